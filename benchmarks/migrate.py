@@ -23,7 +23,6 @@ def complete(place):
     import copy
     from statistics import median
 
-    from mixed_precision_study.judge.explained import explain
     from mixed_precision_study.record import (
         FIELDS,
         NOT_COMPARED,
@@ -36,6 +35,7 @@ def complete(place):
     )
 
     from mixed_precision_study.judge.equivalence import MARGINS
+    from mixed_precision_study.judge.explained import explain
     from mixed_precision_study.judge.time_to_target import DEFAULT_TARGETS
     from mixed_precision_study.report.names import DATA, ORDER, model_name
     from mixed_precision_study.report.reading import corrected, sort_out

@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -22,11 +23,6 @@ import figures  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.store import record  # noqa: E402
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
 
 FIELDS = "mixed_precision_study/store/record.py"
 INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
@@ -95,7 +91,7 @@ def finder(url):
     if not url:
         return text
     install = f'os.system(f"{{sys.executable}} -m pip install -q git+{url}@v{__version__}")'
-    return re.sub(r"sys\.exit\(\"In a clone.*?\"\)", lambda _: install, text)
+    return re.sub(r"sys\.exit\(f?\"In a clone.*?\"\)", lambda _: install, text)
 
 
 def stale_files(root):

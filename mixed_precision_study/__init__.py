@@ -5,19 +5,23 @@ The package holds the code, the notebooks the story. Importing it loads nothing,
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 __version__ = "0.4.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
 
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
+OF_A_RUN = [RUNNER_ENV]  # environment variables that run_all.py sets for what it starts
+OF_A_RUN += ["MIXED_PRECISION_FOLDER", "MIXED_PRECISION_LOG", "MIXED_PRECISION_PROGRESS"]
+OF_A_RUN += ["MIXED_PRECISION_CODE_HASH", "MIXED_PRECISION_NOTEBOOK"]
+OF_A_RUN += ["MIXED_PRECISION_ORDER", "MIXED_PRECISION_ABOUT", "MIXED_PRECISION_PLANNED"]
 
-if RUNNER_ENV in os.environ:
-    from .runner.watch import end_without_runner
-    from .store.commit import hash_at_import
+if os.environ.keys() & OF_A_RUN:
+    with suppress(ModuleNotFoundError):  # without psutil this process is none that run_all.py has started
+        from .runner.watch import follow_runner
 
-    hash_at_import()
-    end_without_runner()
+        follow_runner()
 
 
 def __getattr__(name: str) -> Any:

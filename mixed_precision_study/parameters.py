@@ -31,6 +31,8 @@ from pydantic import (
     create_model,
 )
 
+from .measure.packages import UserError as UserError  # which needs no package
+
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
@@ -276,13 +278,6 @@ NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control le
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
-
-
-class UserError(Exception):
-    """Something the user can mend. The message says what to do in one sentence; notebooks show no traceback."""
-
-    def _render_traceback_(self) -> list[str]:  # IPython prints this instead of a traceback
-        return [f"Stopped: {self}"]
 
 
 class Unsupported(Exception):

@@ -2,7 +2,7 @@
 
     python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
 
-The ordinary notebook works too if a wheel of the package lies beside it or among Kaggle's inputs.
+A file that is no standalone notebook is never replaced.
 """
 
 import argparse
@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import __version__
+from .parameters import UserError
 from .store.commit import PACKAGE, ROOT, packed_package
+from .store.files import written_whole
 
 FINDER = """\
 # @title The code of this study, packed into this file
@@ -33,6 +35,7 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
+MARK = "# @title The code of this study, packed into this file"
 WIDTH = 20_000  # characters per line of the packed code
 
 
@@ -48,13 +51,20 @@ def standalone_notebook(path: Path, packed: bytes) -> str:
 
 
 def build(folder: Path) -> Iterator[Path]:
-    """Write the standalone notebooks into `folder`; yield each path."""
+    """Write the standalone notebooks into `folder`; yield each path.
+
+    Raise UserError before the first where a file of that name is none that this module has written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        target = folder / path.name
-        target.write_text(standalone_notebook(path, packed), encoding="utf-8")
-        yield target
+    sources = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for target in (folder / path.name for path in sources):
+        if target.exists() and not target.is_symlink() and MARK not in target.read_text(encoding="utf-8"):
+            raise UserError(f"{target} is no standalone notebook; choose another folder.")
+    for path in sources:
+        with written_whole(folder / path.name) as temporary:
+            temporary.write_text(standalone_notebook(path, packed), encoding="utf-8")
+        yield folder / path.name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for path in build(folder.resolve()):
             print(f"{path}  {path.stat().st_size / 1024:,.0f} KiB")
-    except OSError as error:
+    except (OSError, UserError) as error:
         print(f"standalone: {error}", file=sys.stderr)
         return 2
     return 0

@@ -6,7 +6,7 @@ import math
 import random
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
 import equal_runs
@@ -191,7 +191,7 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
     # The search is within the warm-up, so it counts once.
     write_training(tmp_path, "a-run", **parts, epoch_seconds=[2.0, 2.5], search_seconds=0.5, evaluation_seconds=1.5)
     began = datetime(2026, 5, 1, 12, 0, 0, 500_000).astimezone()
-    first_cell = (began + timedelta(seconds=1.5)).astimezone(timezone.utc)
+    first_cell = (began + timedelta(seconds=1.5)).astimezone(UTC)
     times = {"start_time": first_cell.isoformat(), "duration": 15.0}
     (tmp_path / "a-run.ipynb").write_text(json.dumps({"metadata": {"papermill": times}}))
     lines = ["2026-05-01 11:00:00,000  gpu0  a-run  begins", "2026-05-01 12:00:00,500  gpu0  a-run  begins"]

@@ -1,6 +1,7 @@
 """The first cell of every notebook: the clone above the notebook or the current folder, else what is installed."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def clones(tmp_path_factory):
     for _ in range(2):
         clone = tmp_path_factory.mktemp("clone")
         shutil.copytree(ROOT / NAME, clone / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "run_all.py", clone)
         notebook = read_notebook("cifar_resnet")
         cells = [cell for cell in notebook["cells"] if cell["id"] in ("finder", "imports")]
         notebook["cells"] = [cells[0], cells[1] | {"source": [USES]}]
@@ -54,6 +56,61 @@ def test_it_stops_where_the_code_of_another_clone_is_loaded_and_where_there_is_n
     loaded = f"sys.path.insert(0, {str(second)!r})\nimport {NAME}"
     for status, said, errors in (find(first, before=loaded), find(tmp_path)):
         assert (status, said, errors.count("\n")) == (1, "", 1)
+
+
+def open_to_all(folder):
+    folder.chmod(0o777)
+
+
+def of_another_user(folder):
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 65_534, 65_534)
+
+
+@pytest.mark.parametrize("change", [open_to_all, of_another_user])
+@pytest.mark.parametrize("form", ["package", "module", "clone"])
+@pytest.mark.parametrize("below", ["", "user/work"], ids=["there", "below"])
+def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form, below):
+    """Neither from the notebook's folder nor from above it; what is installed comes first, else a sentence."""
+    if change is of_another_user and os.getuid():
+        pytest.skip("only root can give files away")
+    shared, planted = tmp_path / "shared", f"open({str(tmp_path / 'run')!r}, 'w')"
+    (shared / "user" / "work").mkdir(parents=True)
+    (shared / NAME).mkdir()
+    place = shared / NAME / "__init__.py" if form != "module" else shared / f"{NAME}.py"
+    place.write_text(planted)
+    if form == "clone":
+        (shared / "run_all.py").touch()
+    change(shared)
+    folder = shared / below
+    empty_first = "sys.path.insert(0, '')"  # as a kernel has it
+    told = {"JPY_SESSION_NAME": str(folder / "my.ipynb")}
+    installed = {"PYTHONPATH": str(clones[0][0])}
+    record = str(clones[0][0] / NAME / "record.py")
+    assert find(folder, before=empty_first, **told, **installed) == (0, record, "")
+    status, said, errors = find(folder, before=empty_first, **told)
+    assert (status, said, errors.count("\n"), str(shared) in errors) == (1, "", 1, True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path):
+    (tmp_path / NAME).mkdir()
+    (tmp_path / NAME / "__init__.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "work").mkdir()
+    told = {"PYTHONPATH": str(clones[0][0]), "JPY_SESSION_NAME": str(tmp_path / "work" / "my.ipynb")}
+    assert find(tmp_path / "work", **told)[:2] == (0, str(clones[0][0] / NAME / "record.py"))
+
+
+def test_the_cells_before_the_packages_need_the_standard_library_alone():
+    """In an environment without anything, the finder ends well and the packages are named."""
+    code = f"import sys\nsys.path[:] = [one for one in sys.path if 'site-packages' not in one]\n{FINDER}\n"
+    code += code_cells("cifar_resnet")["imports"].split("\nimport timm")[0]
+    options = {"env": BARE, "cwd": ROOT, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-S", "-c", code], **options)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"{NAME}.measure.packages.UserError: these packages are missing")
+    for name in ("pydantic", "psutil", "PyYAML", "timm", "torchvision"):
+        assert name in done.stderr
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ PACKAGE = ROOT / NAME
 JUDGING = {"judge", "report", "runner"}
 BASE = {"parameters", "store"}
 RULES = {  # module or room: all that it may import of the package
-    "parameters": set(),
+    "measure.packages": set(),
+    "parameters": {"measure.packages"},
     "store.files": set(),
     "store.commit": {"store.files"},
     "store.record": {"parameters", "store.commit", "store.files"},
@@ -29,7 +30,8 @@ RULES = {  # module or room: all that it may import of the package
     "standalone": {"store.commit"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
-    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.study", "runner"}
+    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.reading"}
+    | {"report.study", "runner"}
     | {"tasks.data_files"},
 }
 
@@ -99,3 +101,22 @@ WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
 )
 def test_importing_loads_nothing_heavy_and_prints_nothing(modules, heavy):
     assert modules and loaded(modules, heavy) == []
+
+
+STALE = {
+    "of a shell that a notebook opened": {"RUNNER": "999999", "ABOUT": "{", "ORDER": "x", "FOLDER": "."},
+    "of a foreign process": {"RUNNER": "2"},
+    "no number": {"RUNNER": "x"},
+    "only some": {"ORDER": "x", "ABOUT": "no JSON"},
+}
+
+
+@pytest.mark.parametrize("given", STALE.values(), ids=STALE)
+def test_variables_of_a_run_that_is_over_are_one_sentence_and_end_nothing(given):
+    code = f"import {NAME}.record as r, time; time.sleep(3); print('alive', r.given_study())"
+    variables = {f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in given.items()}
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive None\n")
+    assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (1, False)

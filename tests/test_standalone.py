@@ -40,6 +40,24 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("how", ["folder", "link"])
+def test_no_notebook_of_a_persons_is_overwritten_and_no_link_is_followed(tmp_path, capsys, how):
+    mine = tmp_path / "your_model.ipynb"
+    shutil.copy(NOTEBOOKS / mine.name, mine)
+    before = mine.read_bytes()
+    folder = tmp_path
+    if how == "link":
+        folder = tmp_path / "dist"
+        folder.mkdir()
+        (folder / mine.name).symlink_to(mine)
+    assert standalone.main([str(folder)]) == (2 if how == "folder" else 0)
+    assert mine.read_bytes() == before
+    assert len(list(folder.glob("*.ipynb"))) == (1 if how == "folder" else 5)
+    if how == "link":  # what it has written itself it writes anew
+        assert standalone.main([str(folder)]) == 0
+    assert capsys.readouterr().err.count("\n") == (how == "folder")
+
+
 @pytest.mark.slow
 def test_the_wheel_holds_the_whole_package(tmp_path):
     shutil.copytree(ROOT / NAME, tmp_path / NAME, ignore=shutil.ignore_patterns("__pycache__"))

@@ -118,7 +118,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below FEWEST_PROCESSES
     p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval could have told
     processes, seeds, hosts: how many of each; lowest, highest: the ends of the hosts' ratios
-    seconds: the shorter of the two sides' total times
+    seconds: the total time of the shortest run of either side
     median_ratio: the same mean of the median blocks; apart: whether it parts from `ratio` by more than 2%
     differences: in which conditions the two sides differ, and how many pairs are left out
     unlike, one_order, untrained: why no outcome is allowed, or None; a graph's times do not drift with the order
@@ -150,7 +150,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "lowest": min(ends),
         "highest": max(ends),
         "seeds": len({own["settings"]["seed"] for own, _ in pairs}),
-        "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
+        "seconds": min(sum(one["epoch_seconds"]) for pair in pairs for one in pair),
         "median_ratio": median_ratio,
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
         "differences": differences_in(pairs) + [slowed] * (len(fair) < len(every)),

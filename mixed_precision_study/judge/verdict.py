@@ -6,7 +6,7 @@ from .conditions import conditions_of
 from .memory_reason import memory_reason
 from .ratios import FEWEST_PROCESSES, SMALLEST_CLAIMED
 
-SHORTEST_SECONDS = 2.0  # of timed training, in each of the two precisions
+SHORTEST_SECONDS = 2.0  # of timed training, in each run of the two precisions
 SAME_FROM, SAME_TO = 0.95, 1.05  # the 90% interval lies inside: two one-sided tests at 5%
 STATUS_WORDS = {"oom": "ran out of memory", "unsupported": "cannot run here", "timeout": "took too long"}
 

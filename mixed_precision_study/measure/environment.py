@@ -2,13 +2,9 @@
 
 import functools
 import hashlib
-import importlib
-import importlib.util
 import os
 import platform
 import re
-import subprocess
-import sys
 import warnings
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -22,25 +18,6 @@ from ..parameters import UserError
 from ..store.commit import suite_commit
 from ..store.record import RunRecord
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
-
-# {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
-REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn")}
-EXPERIMENT_PACKAGES = REPORT_PACKAGES | {name: name for name in ("torch", "torchvision", "tqdm", "psutil")}
-IMAGE_PACKAGES = EXPERIMENT_PACKAGES | {"timm": "timm"}
-
-
-def require_packages(packages: dict[str, str]) -> None:
-    """Install missing packages, {module: name for pip}, on Colab and Kaggle, which have PyTorch.
-
-    Elsewhere raise UserError with the command that installs them.
-    """
-    missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
-    if not missing:
-        return
-    if "COLAB_RELEASE_TAG" not in os.environ and "KAGGLE_KERNEL_RUN_TYPE" not in os.environ:
-        raise UserError(f"these packages are missing; install them with: pip install {' '.join(missing)}")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
-    importlib.invalidate_caches()  # or the new packages are not found
 
 
 def choose_device() -> Any:

@@ -5,6 +5,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -75,7 +76,8 @@ STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
 @contextmanager
 def chart_style() -> Iterator[None]:
     """Draw charts in the style of the report; use it as a context or as a decorator. No text is below 9 points."""
-    with plt.rc_context():
+    with plt.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support")  # scripts of names
         plt.rcParams.update(STYLE)
         yield
 
@@ -107,7 +109,9 @@ def opening_note(bars: pd.DataFrame) -> str:
     if others.stands.fillna(False).astype(bool).any():
         texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:
-        texts.append("Bars are medians, thin lines reach from the fastest to the slowest run, and ratios are of pairs.")
+        texts.append(
+            "Bars are means over runs, thin lines reach from the fastest to the slowest run, and ratios are of pairs."
+        )
     if bars.gib.notna().any():
         texts.append("Memory is PyTorch's peak without the data set.")
     return " ".join(texts)

@@ -2,10 +2,9 @@
 
 import pandas as pd
 
-from ..judge.conditions import fairly_timed
 from ..store.record import SHORTEST_FOR_ENERGY
 from .names import bare, in_way, precision_name
-from .panels import add_panels, ok_trainings
+from .panels import add_panels, timed_trainings
 from .section import Section
 from .tables import Tables, energy_share
 from .words import listed, short, span
@@ -17,9 +16,7 @@ timed for at least {SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse step
 
 def energy_bars(tables: Tables) -> pd.DataFrame:
     """Return the median of joules per 1,000 samples (`value`), and the `share` of the `baseline`'s by pairs."""
-    rows = ok_trainings(tables)
-    fair = {id(one) for _, runs in rows.groupby(["comparison", "precision"]).record for one in fairly_timed(list(runs))}
-    known = rows[rows.record.map(id).isin(fair)].dropna(subset="joules")
+    known = timed_trainings(tables).dropna(subset="joules")
     values = known.groupby(["comparison", "precision"]).joules.median().rename("value")
     bars = known.drop_duplicates(["comparison", "precision"]).join(values, on=["comparison", "precision"])
     bars["baseline"] = ""

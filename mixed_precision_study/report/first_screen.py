@@ -18,6 +18,7 @@ from .words import count, listed, plain, short, span, times
 
 BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
+MOST_BLOCKS = 60  # comparisons of the opening figure; further ones stand in the table of all numbers
 MOST_MODELS = 6  # with more models the study's own figure opens the report
 ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
 NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
@@ -175,10 +176,11 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
             screen.say(f"**Time.** {plain(found)}.")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
         shown = opening_bars(bars, way)
+        shown = shown[shown.comparison.isin(shown.comparison.unique()[:MOST_BLOCKS])]
         figures = opening(shown)
         if not tables.on_cpu and (cards := cards_of(tables, bars)):
             screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
         screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
-        elsewhere = "Other ways of execution stand further down." if len(shown) < len(bars) else ""
+        elsewhere = "Other comparisons stand further down." if len(shown) < len(bars) else ""
         screen.say(f"{opening_note(shown)} {elsewhere}".strip())
     return screen

@@ -4,7 +4,7 @@ import pandas as pd
 
 from .growth import texts
 from .names import precision_name
-from .panels import add_panels, ok_trainings
+from .panels import add_panels, timed_trainings
 from .section import Section
 from .tables import Tables
 from .words import short
@@ -26,7 +26,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
 
     They are medians over runs, but of p10 the least and of p90 the most.
     """
-    rows = ok_trainings(tables)
+    rows = timed_trainings(tables)
     values = [[record[name] for name in INFERENCE_FIELDS.values()] for record in rows.record]
     values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")

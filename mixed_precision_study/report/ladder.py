@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..judge.conditions import host_of
+from ..judge.conditions import fairly_timed, host_of
 from ..judge.ratios import FEWEST_HOSTS, seconds_of_epoch, unpaired_ratio
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
@@ -115,7 +115,8 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
     hosts = [[run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))]
     if len(hosts) < FEWEST_HOSTS:
         return None
-    ratios = [seconds_of_epoch(runs) / seconds_of_epoch(own) for runs in hosts]
+    mine = seconds_of_epoch(fairly_timed(own))
+    ratios = [seconds_of_epoch(fairly_timed(runs)) / mine for runs in hosts]
     ends = {"hosts": len(ratios), "lowest": min(ratios), "highest": max(ratios), "outcome": FEW_HOSTS}
     return unpaired_ratio(statistics.median(ratios)) | ends
 

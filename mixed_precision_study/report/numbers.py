@@ -19,7 +19,7 @@ def section(tables: Tables) -> Section:
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
         keys, timed = ["comparison", "precision"], tables.trainings[tables.trainings.timed]
-        idle = timed.groupby(keys).idle.median()
+        idle = timed[timed.record.map(id).isin(tables.fair)].groupby(keys).idle.median()
         metrics = timed.drop_duplicates("comparison").set_index("comparison").record
         paths = tables.trainings.drop_duplicates(keys).set_index(keys).path
         rows, links = [], []
@@ -43,7 +43,8 @@ def section(tables: Tables) -> Section:
                 "runs": bar.runs,
             }
             rows.append(row)
-        rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
+        filled = {name for row in rows for name, value in row.items() if value != "-"}
+        rows = [{name: row[name] for name in row if name in filled} for row in rows]
         common = [name for name in ("task", "run", "of") if name in rows[0]]
         section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True)
         many = f" Steps, memory and energy have no charts where there are more than {MANY} comparisons."

@@ -7,6 +7,8 @@ from pathlib import Path
 import jinja2
 import mistune
 
+from ..store.files import written_whole
+
 TERMINAL_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 
 
@@ -19,4 +21,5 @@ def write_page(notebook: str | Path) -> None:
     environment.filters["uncoloured"] = lambda text: TERMINAL_COLOURS.sub("", text)
     content = json.loads(notebook.read_text(encoding="utf-8"))
     page = environment.get_template("page.html").render(nb=content)
-    notebook.with_suffix(".html").write_text(page, encoding="utf-8")
+    with written_whole(notebook.with_suffix(".html")) as temporary:
+        temporary.write_text(page, encoding="utf-8")

@@ -31,6 +31,12 @@ def ok_trainings(tables: Tables) -> pd.DataFrame:
     return order.drop(columns="place").reset_index(drop=True)
 
 
+def timed_trainings(tables: Tables) -> pd.DataFrame:
+    """Return the rows of ok_trainings() whose times count: heat or hardware did not slow them."""
+    rows = ok_trainings(tables)
+    return rows[rows.record.map(id).isin(tables.fair)]
+
+
 def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.DataFrame:
     """Return the training with the median of `size(record)` per comparison and precision, of those above 0."""
     known = rows.assign(size=[size(record) or 0 for record in rows.record]).query("size > 0")

@@ -10,7 +10,7 @@ from matplotlib.ticker import MultipleLocator
 
 from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
-from ..judge.time_to_target import faster_steps_only, target_of, to_target
+from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import LINE, PANEL, SOFT, chart_style
 from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
 from .section import Section
@@ -152,28 +152,46 @@ def say_curves(section: Section, tables: Tables) -> None:
 
 
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
-    """Add what each precision needed to reach the same metric, and name those of which only the epochs are faster."""
+    """Add what each precision needed to reach the same metric, and name those of which only epochs are faster.
+
+    Seconds and joules are those of timed_runs(), as everywhere, but every run counts for the epochs.
+    """
     rows = []
     for number, label in labels.items():
         runs = {name: records for name in ORDER if (records := tables.runs(number, name))}
-        targets = [target_of(run, tables.target_metric) for records in runs.values() for run in records]
+        targets = [target_of(run, tables.target_metric) for own in runs.values() for run in own]
         target = next(filter(None, targets), None)
-        ways = {
-            name: [one for run in records for one in to_target(run, target)] for name, records in runs.items() if target
-        }
+        if target is None:
+            continue
+        ways = {name: ways_to(records, target) for name, records in runs.items()}
         if not any(one.epochs for found in ways.values() for one in found):
             continue
+        timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
         for name, own in ways.items():
-            reached = [one for one in own if one.epochs]
-            joules = [one.joules for one in reached if one.joules is not None]
             for base in ("fp32", "tf32"):
-                if name not in ("fp32", base) and base in ways and faster_steps_only(own, ways[base]):
+                if name not in ("fp32", base) and faster_steps_only(timed[name], timed.get(base, [])):
                     slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
                     section.say(f"{slow}, but is not faster to a metric of {target:g} ({plain(label)}).")
-            row = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
-            row["reached"] = f"{len(reached)} of {len(own)}"
-            row["epochs"] = span([one.epochs for one in reached if one.epochs]) if reached else "-"
-            row["seconds"] = short(fmean(one.seconds for one in reached if one.seconds)) if reached else "-"
-            rows.append(row | {"kilojoules": short(fmean(joules) / 1000) if joules else "-"})
+            head = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
+            rows.append(head | target_row(own, timed[name]))
     if rows:
         section.table(rows, folded="Training until the same quality")
+
+
+def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
+    """Return what each training of some ok runs needed to reach a target."""
+    return [one for run in runs for one in to_target(run, target)]
+
+
+def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:
+    """Return the cells of a precision: what all its runs reached, and the means of the timed ones."""
+    epochs = [one.epochs for one in own if one.epochs]
+    seconds = [one.seconds for one in timed if one.seconds]
+    joules = [one.joules for one in timed if one.joules is not None]
+    return {
+        "reached": f"{len(epochs)} of {len(own)}",
+        "epochs": span(epochs) if epochs else "-",
+        "timed": str(len(seconds)),
+        "seconds": short(fmean(seconds)) if seconds else "-",
+        "kilojoules": short(fmean(joules) / 1000) if joules else "-",
+    }

@@ -33,19 +33,26 @@ def settings_of(record: dict) -> tuple:
 
 def learn_place(records: list[dict]) -> None:
     """Complete runs that ended before they knew their device or data, if all runs with equal settings agree on them."""
-    for record in records:
-        known = {name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None}
-        if {"device_type", "dataset_used"} <= set(known):
-            continue
-        siblings = [other for other in records if other["device_type"] and other["dataset_used"]]
-        siblings = [other for other in siblings if all(other[name] == known[name] for name in known)]
-        siblings = [other for other in siblings if settings_of(other) == settings_of(record)]
-        if len({known_late(other) for other in siblings}) == 1:
-            record.update({name: siblings[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
+    names = (*KNOWN_LATE, "gpu_uuid")
+    late = [one for one in records if not (one["device_type"] and one["dataset_used"])]
+    places: dict[tuple, dict[tuple, dict]] = {settings_of(record): {} for record in late}
+    for record in records if late else ():
+        if record["device_type"] and record["dataset_used"]:
+            place = tuple(json.dumps(record[name]) for name in names)
+            places.get(settings_of(record), {}).setdefault(place, record)
+    for record in late:
+        known = [(number, json.dumps(record[name])) for number, name in enumerate(names) if record[name] is not None]
+        there = [
+            (one, other)
+            for one, other in places[settings_of(record)].items()
+            if all(one[number] == value for number, value in known)
+        ]
+        if len({one[:-1] for one, _ in there}) == 1:
+            record.update({name: there[0][1][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
 
 
 def known_late(record: dict) -> tuple:
-    return tuple(json.dumps(record.get(name)) for name in KNOWN_LATE)
+    return tuple(json.dumps(record[name]) for name in KNOWN_LATE)
 
 
 def copy_key(record: dict, gpu_uuid: str | None) -> tuple:

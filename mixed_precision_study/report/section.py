@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from ..parameters import printable
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
+from .place import of_a_report
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
@@ -234,6 +235,8 @@ def save(part: Part, folder: str | Path) -> Sentence | None:
     else:
         return None
     try:
+        if not of_a_report(Path(folder) / name):
+            return Sentence(f"{name} was not saved, because a file of that name lies there already.")
         with written_whole(Path(folder) / name) as temporary:
             temporary.write_bytes(content)
     except OSError as error:

@@ -1,6 +1,7 @@
 """What a study says of itself: its name, what it is about, and what its report has to show."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -13,8 +14,47 @@ import yaml
 from ..parameters import UserError, printable
 from ..store.files import read_file
 
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+LONGEST_NUMBER = 40  # digits
+MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
 PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
+
+
+class Plain(yaml.SafeLoader):
+    """YAML whose numbers are those that people read: 0100 (octal) and 1:30 (base 60) stay texts."""
+
+
+def number_of(loader: Plain, node: yaml.ScalarNode) -> Any:
+    if len(node.value) > LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(node.value)} digits")
+    if re.match(r"[-+]?0[0-7_]|.*:", node.value):
+        return node.value
+    return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+
+
+for one in NUMBERS:
+    Plain.add_constructor(one, number_of)
+
+
+def plain_yaml(text: str) -> Any:
+    """Return what YAML holds. Raise ValueError or yaml.YAMLError where it is wrong or repeats itself beyond measure."""
+    loader = Plain(text[: MOST_LETTERS + 1])
+    node = loader.get_single_node() if len(text) <= MOST_LETTERS else None
+    if len(text) > MOST_LETTERS or size_of(node, {}) > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_LETTERS:,} letters or {MOST_VALUES:,} values, aliases written out")
+    return loader.construct_document(node) if node else None
+
+
+def size_of(node: Any, known: dict[int, float]) -> float:
+    """Return how many values a part of YAML has with all that its aliases repeat; infinity in a circle."""
+    if not isinstance(node, yaml.CollectionNode | tuple):
+        return 1 + len(node.value) / 100 if node else 0
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = node if isinstance(node, tuple) else node.value  # a tuple is a key with its value
+        known[id(node)] = 1 + sum(size_of(part, known) for part in parts)
+    return known[id(node)]
 
 
 class Study(NamedTuple):
@@ -28,7 +68,7 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
     path = Path(folder) / "study.yaml"
     if path.is_file():
         try:
-            return checked_study(yaml.safe_load(read_file(path)), str(path))
+            return checked_study(plain_yaml(read_file(path).decode()), str(path))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise UserError(f"{path} cannot be read as YAML ({' '.join(str(error).split())}).") from None
     found = Counter(json.dumps(record["study"]) for record in records if record.get("study"))

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,15 @@ class Tables:
         rows = self.by_key.get((comparison, precision), ())
         return [one["record"] for one in rows if one["status"] == "ok" or not ok]
 
+    def timed_runs(self, comparison: int, precision: str) -> list[dict]:
+        """Return the ok records of a precision whose times count: see fairly_timed()."""
+        return fairly_timed(self.runs(comparison, precision))
+
+    @cached_property
+    def fair(self) -> set[int]:
+        """The ids of all timed_runs(). A section that reads a time, a rate or an energy asks here first."""
+        return {id(run) for key in self.by_key for run in self.timed_runs(*key)}
+
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
         """{(comparison, precision): rows of `trainings`}, made once because every section asks for them."""
@@ -85,12 +94,13 @@ class Tables:
             number = comparison.Index
             if runs := self.by_key.get((number, precision)):
                 baseline = "tf32" if self.runs(number, "tf32") else "fp32"
-                gib, joules, rates = (
-                    [run[name] for run in runs if pd.notna(run[name])]
-                    for name in ("gib", "joules", "samples_per_second")
+                gib = [run["gib"] for run in runs if pd.notna(run["gib"])]
+                fair = [run for run in runs if id(run["record"]) in self.fair]
+                joules, rates = (
+                    [run[name] for run in fair if pd.notna(run[name])] for name in ("joules", "samples_per_second")
                 )
                 metrics = [run["metric"] for run in runs if run["timed"] and pd.notna(run["metric"])]
-                ok = fairly_timed([run for run in self.runs(number, precision) if run["epoch_seconds"]])
+                ok = [run for run in self.timed_runs(number, precision) if run["epoch_seconds"]]
                 means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
                 row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
                 row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
@@ -120,6 +130,7 @@ class Tables:
         if self.trainings.empty:
             return {}
         flat = pd.DataFrame([flattened(record) for record in self.trainings.record], index=self.trainings.index)
+        flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
         own = self.trainings.drop(columns=["record", *(name for name in self.trainings if name in flat)])
         tables = {"trainings.csv": own.join(flat)}
         if len(self.ratios):
@@ -244,8 +255,6 @@ def training_row(record: dict, number: int) -> dict:
         "seed": record["settings"]["seed"],
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
         "seconds": statistics.fmean(epochs) if ok and epochs else None,
-        "seconds_low": min(epochs) if ok and epochs else None,
-        "seconds_high": max(epochs) if ok and epochs else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
         "gib": peak_gib(record) if ok else None,
         "card_gib": record["device_used_mib"] / 1024 if ok and record["device_used_mib"] is not None else None,
@@ -282,10 +291,13 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
         row |= {"task": task_name(first), "way": way_name(execution), "device": device_name(first)}
         row |= {"data": str(settings["dataset_used"]), "batch": first["settings"]["batch_size"], "execution": execution}
         rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
-    keys = [dict(comparison_key(first)) for _, first in sorted(firsts.items())]
-    for row, key in zip(rows, keys, strict=True):
-        same = [all(one[name] == row[name] for name in ("notebook", "name", "task")) for one in rows]
-        row["more"] = ", ".join(told_apart(row["settings"], key, list(compress(keys, same))))
+    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its settings}
+    for row in rows:
+        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row["settings"])
+    varied = {same: varied_in(found) for same, found in alike.items()}
+    for row in rows:
+        apart = varied[row["notebook"], row["name"], row["task"]]
+        row["more"] = ", ".join(told_apart(row["settings"], apart))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
         parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
@@ -293,13 +305,19 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
 
 
-def told_apart(settings: dict, key: dict, peers: list[dict]) -> list[str]:
-    """Return the settings in which a comparison differs from its peers, as labels; a memory limit is always named."""
+def varied_in(several: list[dict]) -> set[str]:
+    """Return the names of the settings in which some comparisons differ; a setting that one lacks is null."""
+    names = {name for settings in several for name in settings}
+    return {name for name in names if len({json.dumps(one.get(name)) for one in several}) > 1}
+
+
+def told_apart(settings: dict, varied: set[str]) -> list[str]:
+    """Return the `varied` settings of a comparison as labels; a memory limit is always named."""
     labels = []
     for name, value in settings.items():
         limit = name == "memory_limit_gib" and value
         apart = name not in NAMED_APART and (name, value) not in UNTITLED
-        if limit or (apart and any(peer.get(name, "null") != key[name] for peer in peers)):
+        if limit or (apart and name in varied):
             labels.append(setting_name(name, value))
     return labels
 
@@ -313,15 +331,12 @@ def device_name(record: dict) -> str:
 
 
 def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
-    """Return the ratio of two lists of ok runs, by the medians of epochs where no run has a counterpart."""
+    """Return the ratio of two lists of ok runs, by their mean epochs where no run has a counterpart."""
     if not own or not base:
         return None
     if found := paired_ratio(paired_runs(own, base)):
         return found
-    mine, theirs = (
-        statistics.median(seconds for run in fairly_timed(runs) for seconds in run["epoch_seconds"])
-        for runs in (own, base)
-    )
+    mine, theirs = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
     return unpaired_ratio(theirs / mine)
 
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
 from .names import ORDER, bare, precision_name, short_name
-from .panels import add_panels, middle_runs, ok_trainings
+from .panels import add_panels, middle_runs, timed_trainings
 from .section import Section
 from .tables import Tables
 from .words import listed, short, span
@@ -21,7 +21,9 @@ SHORTER = 0.8  # of the arithmetic of fp32
 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and `ms` in milliseconds."""
-    steps = middle_runs(ok_trainings(tables), lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"])
+    steps = middle_runs(
+        timed_trainings(tables), lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"]
+    )
     families = [dict(record["kernel_family_fractions"]) for record in steps.record]
     busy = steps["size"].clip(upper=1)
     share = pd.Series([min(1, sum(found.get(name, 0) for name in ARITHMETIC)) for found in families], steps.index)

@@ -19,6 +19,8 @@ from typing import NoReturn
 import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
+from ..report.place import check_place, set_aside
+from ..report.reading import OWN_RUNS, PUBLISHED, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
@@ -27,12 +29,13 @@ from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
-from .folder import check_fresh, end, held, make
+from .folder import REPORT_LOCK, check_fresh, end_all_of, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan
 from .status import log_in, say, shown, table
 from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
+SUMMARY = ROOT / "notebooks" / "summary.ipynb"  # what draws --report, because a stranger's is never run
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 
 
@@ -79,10 +82,10 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
 def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
     if args.parameters:
-        print(parameters_in_words(args.parameters.removesuffix(".ipynb"), args.file.parent))
+        say(parameters_in_words(args.parameters.removesuffix(".ipynb"), args.file.parent))
         return 0
     if args.report:
-        return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
+        return draw_report(args.report, args.output_dir, SUMMARY)
     known = load_studies(args.file)
     args.notebooks = notebooks_for(args.file, known)
     overrides = parse_overrides(args.given)
@@ -90,10 +93,7 @@ def run_all(args: Namespace) -> int:
     check_overrides(studies.values(), args.notebooks, overrides)
     if args.list:
         for name, study in studies.items():
-            runs = [run for comparison in plan(study, args.notebooks, ROOT, overrides, True)[0] for run in comparison]
-            about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
-            trainings = sum(len(run.run_ids) for run in runs)
-            say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
+            say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
         return 0
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none")) if args.ray else None
@@ -106,8 +106,8 @@ def run_all(args: Namespace) -> int:
                 say("\n  ".join([f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished", *names]))
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
-        for folder in folders if args.fresh else ():  # no folder is set aside where another one must not be
-            check_fresh(folder)
+        for folder in folders:  # no folder is set aside where another one must not be
+            check_folder(folder, args)
         for folder in folders:
             stack.enter_context(held(folder, args.fresh))
         if not devices[0].visible:
@@ -129,18 +129,53 @@ def parameters_in_words(name: str, beside: Path) -> str:
     return f"{source}\n# And what every experiment has:\n{parameters_cell(declared, without=cell)}"
 
 
+def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
+    """Say how many trainings a study has, how long they take and what they are about."""
+    runs = [run for comparison in comparisons for run in comparison]
+    about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
+    trainings = sum(len(run.run_ids) for run in runs)
+    say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
+
+
+def report_notebook(args: Namespace) -> Path:
+    """Return the notebook that draws a study's report: beside its notebooks, or else the clone's."""
+    beside = args.notebooks / SUMMARY.name
+    return beside if beside.exists() else SUMMARY
+
+
+def check_folder(folder: Path, args: Namespace) -> None:
+    """Raise UserError where a study or its report would replace or rename what a person needs."""
+    check_place(folder, report_notebook(args))
+    if args.fresh:
+        check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
+
+
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
     places = [expanded(word, "--report") for word in given]
     for place, word in zip(places, given, strict=True):
-        if not read_records(place)[0]:
-            raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
+        check_records(place, word)
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")
     output = expanded(wanted, "--output-dir") if wanted else places[0]
+    check_place(output, notebook)
     make(output)
     apart = [place for place in dict.fromkeys(places) if not any(above in places for above in place.parents)]
     return 0 if summarise(output, notebook, apart) else 1
+
+
+def check_records(place: Path, word: str) -> None:
+    """Raise UserError where a report could use no record of a place that was given as `word`."""
+    own = (ROOT / OWN_RUNS).resolve()
+    files = [path for path in place.rglob("*") if path.suffix in (".json", ".zip")] if place == own else []
+    if place == own and all(PUBLISHED.match(path.relative_to(own).as_posix()) for path in files):
+        advice = "give one of the published results, such as outputs/main/quick-h100"
+        raise UserError(f"--report {word} holds no runs of your own; {advice}.")
+    records, others = read_records(place)
+    used, left_out = sort_out(records)
+    if not used:
+        reason = " ".join([*left_out, *others, ("", "give a folder that run_all.py has written")][0])
+        raise UserError(f"--report {word} holds no records that can be used; {reason}.")
 
 
 def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:
@@ -181,8 +216,7 @@ def run_study(
         elif jobs:
             Batch(jobs, devices, shared).make_all()
         say(table(comparisons))
-        beside = args.notebooks / "summary.ipynb"
-        report_drawn = summarise(folder, beside if beside.exists() else STUDIES_FILE.with_name("summary.ipynb"))
+        report_drawn = summarise(folder, report_notebook(args))
         records = [read_run(path) for path in paths]
         if failed := sum(record["status"] in RETRIED for record in records if record):
             logs = shown(folder / "logs")
@@ -209,13 +243,26 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
     if not notebook.exists():
         say(f"there is no {notebook.name} beside the studies file, so no report was drawn")
         return True
-    page, log = folder / "summary.html", folder / "logs" / "summary.log"
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
-    for path in (folder / "summary.ipynb", page, log):
-        path.unlink(missing_ok=True)
-    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)
+    try:
+        with locked(folder, REPORT_LOCK, REPORT_SECONDS):
+            check_place(folder, notebook)  # what has come meanwhile stays, too
+            return draw(folder, notebook, parameters)
+    except UserError as error:  # after the runs it must not end the next study
+        say(f"No report was drawn: {error}")
+        return False
+
+
+def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
+    """Replace the report of a folder by a new one. Return whether that went well."""
+    page, log = folder / "summary.html", folder / "logs" / "summary.log"
+    for path in (folder / "summary.ipynb", page):
+        if kept := set_aside(path):
+            say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
+    log.unlink(missing_ok=True)
+    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)  # no link is left by now
     if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
         return False
@@ -226,14 +273,14 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 def ends_well(command: list[str], folder: Path, log: Path) -> bool:
     """Run Python on a report, end all of it whatever happens, and return whether it succeeded."""
-    process = start_process(command, folder, log, {})
+    process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
     family = [psutil.Process(process.pid)]
     try:
         return process.wait(REPORT_SECONDS) == 0
     except subprocess.TimeoutExpired:
         return False
     finally:
-        end(family)
+        end_all_of(log, family)
         process.wait()
 
 

@@ -35,7 +35,7 @@ from ..store.record import (
 )
 from .devices import Device
 from .finished import RETRIED
-from .folder import FOLDER_ENV, end
+from .folder import FOLDER_ENV, LOG_ENV, end_all_of
 from .plan import Run
 from .status import say
 from .studies import relative_to_root
@@ -45,12 +45,17 @@ KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python,
 UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
 LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
 PAPERMILL = f"""{LEAN}
-import mixed_precision_study  # so that this ends when run_all.py has ended
+from mixed_precision_study.runner.watch import adopt_orphans, end_children, runner_above
+# Importing that made this end with run_all.py, which may have ended before.
+runner_above() or sys.exit("run_all.py has ended")
+adopt_orphans()  # so that what the notebook leaves in the background ends with this
 from papermill.cli import papermill
 try:
     papermill()
 except RuntimeError:  # the kernel did not start, because another process took a port that was chosen for it
     papermill()
+finally:
+    end_children()
 """
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
@@ -139,7 +144,7 @@ def watch(process: subprocess.Popen, run: Run, limit: float, halt: Event, watche
                 where = f" at {progress}" if progress else ""
                 stopped = f"stopped after {(now - began) / 60:.3g} minutes ({why}){where}"
     finally:
-        end(family)
+        end_all_of(run.log_path, family)
         exit_status = process.wait()
         progress_file.unlink(missing_ok=True)
     return exit_status, stopped
@@ -193,6 +198,7 @@ def start_process(command: list[str], folder: Path, log: Path, given: dict, gpu:
         "CUDA_VISIBLE_DEVICES": gpu,
         RUNNER_ENV: str(os.getpid()),
         FOLDER_ENV: str(folder),
+        LOG_ENV: str(log),
         **given,
     }
     with log.open("ab") as output:

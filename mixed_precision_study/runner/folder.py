@@ -17,9 +17,11 @@ from .status import say, shown
 from .watch import is_alive
 
 LOCK = "logs/.lock"  # below the folder
-HALF_WRITTEN = ".*.[0-9]*.tmp"  # temporary files of written_whole()
+REPORT_LOCK = "logs/.report.lock"
+HALF_WRITTEN = ".*.[0-9]*.half-written"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
 FOLDER_ENV = "MIXED_PRECISION_FOLDER"  # environment variable of all that is started for an output folder: its path
+LOG_ENV = "MIXED_PRECISION_LOG"  # environment variable of all that is started for a run or report: its log
 
 
 @contextmanager
@@ -33,15 +35,33 @@ def held(folder: Path, fresh: bool = False) -> Iterator[None]:
         folder.rename(archive)
         say(f"the old results are kept in {shown(archive)}")
     make(folder)
-    lock = FileLock(folder / LOCK, mode=0o600)  # whoever can open the file can hold the lock
+    with locked(folder, LOCK):
+        end_leftovers(folder)
+        yield
+
+
+@contextmanager
+def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
+    """Hold a lock below an output folder, after at most so many seconds in which another process holds it.
+
+    Raise UserError where it cannot be held. A link in its place is replaced, because it may lead anywhere.
+    """
+    path = folder / name
+    if path.is_symlink():
+        path.unlink()
+    lock = FileLock(path, mode=0o600)  # whoever can open the file can hold the lock
     try:
-        lock.acquire(timeout=0)
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+        if not lock.is_locked:
+            if seconds:
+                say(f"another run_all.py draws a report in {shown(folder)}; this one waits for it")
+            lock.acquire(timeout=seconds)
     except Timeout:  # before OSError: it is one
         raise UserError(f"{folder} is in use by another run_all.py; wait, or {OTHER}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
         raise UserError(f"the output folder {folder} cannot be locked ({error}); {OTHER}.") from None
     try:
-        end_leftovers(folder)
         yield
     finally:
         lock.release()
@@ -49,18 +69,34 @@ def held(folder: Path, fresh: bool = False) -> Iterator[None]:
 
 def end_leftovers(folder: Path) -> None:
     """End what a run_all.py that was killed has left of its runs, and remove the files that were half written."""
-    living = {process.pid: process for process in psutil.process_iter() if is_alive(process)}
-    left = []
-    for process in living.values():
-        with suppress(psutil.Error):  # it is another user's, or ends just now
-            given = process.environ()
-            if given.get(FOLDER_ENV) == str(folder) and int(given[RUNNER_ENV]) not in living:
-                left.append(process)
+    living = {str(process.pid) for process in psutil.process_iter() if is_alive(process)}
+    left = [
+        process
+        for process, given in ours(FOLDER_ENV, str(folder))
+        if is_alive(process) and given.get(RUNNER_ENV, "").isdecimal() and given[RUNNER_ENV] not in living
+    ]
     end(left)
     if left:
         say(f"ended {len(left)} processes that an interrupted run_all.py had left")
     for path in (*folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
         path.unlink(missing_ok=True)
+
+
+def ours(name: str, value: str) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Yield (process, its environment) of this user's processes in whose environment `name` is `value`."""
+    mine = psutil.Process().username()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it is another user's, or ends just now
+            given = process.environ()
+            if given.get(name) == value and process.username() == mine and process.pid != os.getpid():
+                yield process, given
+
+
+def end_all_of(log: Path, family: Iterable[psutil.Process] = ()) -> None:
+    """End a run, also what it started in the background, whose environment names the run's log."""
+    end(family)
+    for _ in range(3):  # what is ended may have started more meanwhile
+        end(process for process, _ in ours(LOG_ENV, str(log)) if is_alive(process))
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
@@ -77,10 +113,13 @@ def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
         time.sleep(0.02)
 
 
-def check_fresh(folder: Path) -> None:
-    """Raise UserError where the folder must not be renamed: the user stands in it, it is not ours, or in use."""
+def check_fresh(folder: Path, *sources: Path) -> None:
+    """Raise UserError where the folder must not be renamed: it is not ours, or in use, or what is needed is in it.
+
+    That is the clone, the current folder, and `sources`, the notebooks and the studies file.
+    """
     if os.path.isdir(folder) and any(folder.iterdir()):
-        above = any(path.is_relative_to(folder) for path in (ROOT, Path.cwd()))
+        above = any(path.is_relative_to(folder) for path in (ROOT, Path.cwd(), *sources))
         if above or not (folder / "logs" / "batch.log").exists():
             raise UserError(f"--fresh would rename {folder}, which holds more than run_all.py has made; {OTHER}.")
         with held(folder):

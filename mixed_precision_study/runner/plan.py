@@ -2,6 +2,8 @@
 
 import ast
 import itertools
+import json
+import math
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from ..store.record import run_id_of
 from .studies import MOST_REPEATS, notebooks_of, relative_to_root
 
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
+MOST_RUNS = 10_000  # of a study
 
 
 class Run(NamedTuple):
@@ -65,7 +68,8 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
         source = next(cell.source for cell in code_cells(path) if cell.sets_parameters)
         ast.parse(source)
         cell = {name: ast.literal_eval(value or "") for name, (value, _) in assignments(source).items()}
-    except (OSError, SyntaxError, StopIteration, *MALFORMED) as error:
+        json.dumps(cell)  # a record holds them
+    except (OSError, SyntaxError, StopIteration, MemoryError, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
     return declared_by(path.stem, source, cell), cell
@@ -137,6 +141,8 @@ def plan(
         if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
             raise UserError(f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 to {MOST_REPEATS}.")
         swept = {key: sweep[key] for key in sweep if key not in own}
+        if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
+            raise UserError(f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less.")
         combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
         try:
             values = [checked(name, given | one | own, declared).model_dump() for one in combinations]

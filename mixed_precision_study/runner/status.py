@@ -63,7 +63,7 @@ def in_words(record: dict) -> str:
     if record["status"] != "ok":
         return str(record.get("reason"))
     seconds, metric = ([one for one in record.get(key) or () if one is not None] for key in ("epoch_seconds", "metric"))
-    words = [f"{statistics.median(seconds):.3g} s/epoch"] if seconds else []
+    words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
     units = {"samples_per_second": f"{record.get('sample_unit') or 'samples'}/s", "peak_allocated_mib": "MiB peak"}
     words += [f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record.get(key) is not None]
     words += [f"{record.get('metric_name')} {metric[-1]:.4g}"] if metric else []

@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..parameters import UserError, did_you_mean
-from ..report.study import checked_study
+from ..report.study import checked_study, plain_yaml
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
@@ -47,12 +47,14 @@ def load_studies(path: Path) -> dict[str, dict]:
     A file may also hold a single study with its name, as the study.yaml of an output folder does. Raise UserError where
     the form is wrong.
     """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; give --studies a file such as notebooks/articles.yaml.")
     try:
-        studies = yaml.safe_load(path.read_text(encoding="utf-8"))
+        studies = plain_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from None
     if isinstance(studies, dict) and isinstance(studies.get("runs"), list):
-        studies = {studies.get("name", "study"): studies}
+        studies = {str(studies.get("name", "study")): studies}
     if not isinstance(studies, dict) or not studies:
         raise UserError(f"{path} must map names to studies; see the head of notebooks/studies.yaml.")
     found = {}
@@ -76,9 +78,14 @@ def load_studies(path: Path) -> dict[str, dict]:
 
 
 def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
-    """Return the folder of the notebooks of a studies file: its own, or the clone's where none of them lies there."""
-    beside = any((path.parent / f"{name}.ipynb").exists() for name in notebooks_of(studies.values()))
-    return path.parent if beside else ROOT / "notebooks"
+    """Return the folder of the notebooks of a studies file: its own, or the clone's where none of them lies there.
+
+    Beside study.yaml, in an output folder, only notebooks are run that the clone lacks, because it may be a stranger's.
+    """
+    names = [f"{name}.ipynb" for name in notebooks_of(studies.values())]
+    own = ROOT / "notebooks"
+    in_clone = path.name == "study.yaml" and all((own / name).exists() for name in names)
+    return path.parent if not in_clone and any((path.parent / name).exists() for name in names) else own
 
 
 def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
@@ -117,7 +124,7 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         if parameter == "output_dir":
             raise UserError("output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR.")
         try:
-            overrides[name] = yaml.safe_load(text) if parameter not in PATHS else text
+            overrides[name] = plain_yaml(text) if parameter not in PATHS else text
             if parameter in PATHS and text:
                 overrides[name] = relative_to_root(expanded(text, f"-p {name}"))
         except (ValueError, RecursionError, yaml.YAMLError):

@@ -1,13 +1,16 @@
-"""What papermill and a notebook do for the run_all.py that started them: they end by themselves once that is gone."""
+"""What papermill and a notebook do for the run_all.py that started them: they end once that is gone."""
 
 import os
+import sys
 import threading
 import time
+import warnings
 from contextlib import suppress
 
 import psutil
 
-from .. import RUNNER_ENV
+from .. import OF_A_RUN, RUNNER_ENV
+from ..store.commit import hash_at_import
 
 SECONDS = 2.0  # between two looks
 
@@ -19,18 +22,55 @@ def is_alive(process: psutil.Process) -> bool:
     return False
 
 
-def end_without_runner() -> None:
+def runner_above() -> psutil.Process | None:
+    """Return the run_all.py that started this process, or None where the environment names another process.
+
+    A shell that a notebook opened keeps the variables of its run, also when that is over.
+    """
+    given = os.environ.get(RUNNER_ENV)
+    return next((one for one in psutil.Process().parents() if str(one.pid) == given), None)
+
+
+def follow_runner() -> None:
+    """End with the run_all.py above this process. Without one, drop the variables of a run, and say so.
+
+    Warnings are shown without their place, because an executed notebook names no folder of this machine.
+    """
+    if runner := runner_above():
+        hash_at_import()
+        warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
+        end_without(runner)
+        return
+    for name in os.environ.keys() & [*OF_A_RUN, "MIXED_PRECISION_COMMIT"]:
+        del os.environ[name]
+    said = "no run_all.py is above this process, so the environment variables of its runs are ignored."
+    print(f"mixed_precision_study: {said}", file=sys.stderr)
+
+
+def end_without(runner: psutil.Process) -> None:
     """Start a thread that ends this process and its children when the runner is gone."""
 
     def watch() -> None:
         try:
-            runner = psutil.Process(int(os.environ[RUNNER_ENV]))
             while is_alive(runner):
                 time.sleep(SECONDS)
-            for child in psutil.Process().children(recursive=True):
-                with suppress(psutil.Error):
-                    child.kill()
+            end_children()
         finally:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what a child of this process leaves in the background, where Linux allows that."""
+    with suppress(OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def end_children() -> None:
+    """Kill all that this process has started or adopted."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            child.kill()

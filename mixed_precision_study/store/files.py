@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-MAX_FILE_BYTES = 2**23  # read of a record, whose JSON is broken there; the largest have 0.1 MiB
+MAX_FILE_BYTES = 2**22  # read of a record, whose JSON is broken there; the largest have 0.1 MiB
 
 
 @contextmanager
@@ -17,7 +17,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     A link at either path is replaced and never followed, because a stranger's folder may hold links to one's own files.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.half-written")
     temporary.unlink(missing_ok=True)
     try:
         yield temporary

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
 
-from .files import check_is_file, read_file
+from .files import MAX_FILE_BYTES, check_is_file, read_file
 from .record import flat_record, record_of
 
-MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
+MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NO_RECORD = "it is no record"
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
 BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
@@ -59,7 +59,13 @@ def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[
                     entries = [one for one in archive.infolist() if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
                     if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
                         raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
-                    for one in entries:  # reading one never gives more than its file_size
-                        yield f"{name}/{one.filename}", partial(archive.read, one)
+                    for one in entries:
+                        yield f"{name}/{one.filename}", partial(read_entry, archive, one)
             except Exception as error:  # a broken archive raises whatever it likes
                 left_out.append((name, f"not readable ({error})"))
+
+
+def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the contents of a file in an archive up to MAX_FILE_BYTES, as read_file() does."""
+    with archive.open(entry) as opened:
+        return opened.read(MAX_FILE_BYTES)

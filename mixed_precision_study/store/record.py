@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -387,7 +387,7 @@ def new_record(notebook: str, settings: dict, precision: str, facts: dict) -> Ru
 
 
 def utc_now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def flat_record(record: RunRecord) -> dict:

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 import torchvision
 from PIL import Image
-from torchvision.datasets.folder import make_dataset
 from torchvision.transforms import v2
 
 from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
-from .images import ImageData, decode_all, decoded
+from .images import ImageData, decode_all, decoded, images_in, is_usual, say_copies
 
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
@@ -128,21 +127,24 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
 
     Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
     """
-    classes = sorted(path.name for path in folder.glob("train/*") if path.is_dir())
-    numbers = {name: number for number, name in enumerate(classes)}
-    samples: list[tuple[str, int]] = []  # (path, label)
+    classes = sorted(path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name))
+    paths: list[Path] = []
+    labels: list[int] = []
     counts: list[int] = []
     for part in ("train", "test"):
-        samples += make_dataset(folder / part, numbers, SUFFIXES, allow_empty=True) if classes else []
-        counts.append(len(samples) - sum(counts))
+        for label, name in enumerate(classes):
+            found = images_in(folder / part / name, SUFFIXES)
+            paths += found
+            labels += [label] * len(found)
+        counts.append(len(paths) - sum(counts))
         if not counts[-1]:
             raise UserError(
                 f"{folder / part} holds no images; put them into {folder}/train/<class>/* and test/<class>/*."
             )
-    paths, labels = zip(*samples, strict=True)
+    say_copies(paths[: counts[0]], paths[counts[0] :])
 
     def read(index: int) -> np.ndarray:
-        return np.asarray(decoded(Path(paths[index])).resize((side, side)))
+        return np.asarray(decoded(paths[index]).resize((side, side)))
 
     pixels = decode_all(read, len(paths)).permute(0, 3, 1, 2).contiguous()
     train, test = zip(pixels.split(counts), torch.tensor(labels).split(counts), strict=True)

@@ -6,7 +6,7 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 
 import csv
 import importlib.resources
-import subprocess
+import reprlib
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -18,12 +18,12 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from ..measure.environment import require_packages
+from ..measure.packages import require_packages
 from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .data_files import hash_of_files
 from .download import announced, found_or_made_up
-from .images import ImageData, decode_all, decoded
+from .images import ImageData, decode_all, decoded, say_copies
 
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
@@ -75,6 +75,7 @@ class NumberedImages(ImageData):
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
+            say_copies(*([self.paths[index] for index in part] for part in (self.training, self.held_out)))
         if settings.loader == "gpu":
             parts = (decode_all(self.take, len(self.labels)), self.labels, self.training, self.held_out)
             self.on_device = [part.to(device) for part in parts]
@@ -124,13 +125,13 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
-            raise UserError(f"line {line} of {path} holds {row}; {NEEDED}.")
+            raise UserError(f"line {line} of {path} holds {reprlib.repr(row)}; {NEEDED}.")
     return image_files(paths, labels, size, "RGB", "csv", "csv")
 
 
 def elpv_images(size: tuple[int, int]) -> tuple:
     """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding all at once."""
-    with suppress(UserError, subprocess.CalledProcessError):
+    with suppress(UserError):
         require_packages({"elpv_dataset": "elpv-dataset"})
     folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
     rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]

@@ -18,6 +18,7 @@ from torchvision.utils import make_grid
 from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
+from .data_files import hash_of_files
 
 MODELS = (  # pattern of a model's name in timm and what people call it
     (r"resnet(\d+)", r"ResNet-\1"),
@@ -26,6 +27,8 @@ MODELS = (  # pattern of a model's name in timm and what people call it
     (r"dpn(\w+)", r"DPN-\1"),
     (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
 )
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # an EPS would start Ghostscript
+MOST_PIXELS = 2**26  # of an image; each takes up to 16 bytes while it is decoded, so 1 GiB a process
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
@@ -43,7 +46,11 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
     Raise UserError if it cannot be read, or holds numbers whose range its type does not tell.
     """
     try:
-        with Image.open(path) as image:
+        if not path.is_file():  # a pipe would wait for ever
+            raise OSError("it is no file")
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise OSError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS:,}")
             if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):  # which has 16 bits at most
                 image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
             if image.mode in ("I", "F"):
@@ -51,6 +58,28 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
         raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
+
+
+def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the images below a folder in order, without hidden ones, such as those in .ipynb_checkpoints.
+
+    Links to files are followed, and links to folders are not, because they may lead round in a circle.
+    """
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    found.sort(key=lambda path: (str(path.parent), path.name))
+    return [path for path in found if all(map(is_usual, path.relative_to(folder).parts))]
+
+
+def is_usual(name: str) -> bool:
+    """Return whether a person made a file or folder, and no program such as Jupyter or macOS."""
+    return not name.startswith((".", "__"))
+
+
+def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
+    """Print how many held-out files have the contents of a training file, because their metric flatters."""
+    known, others = ({hash_of_files([path]) for path in set(paths)} for paths in (train, held_out))
+    if copies := len(known & others):
+        print(f"NOTICE: {copies:,} held-out images are training images, too, so the metric flatters.")
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:

@@ -25,6 +25,7 @@ WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0
 }
 
 TITLES = {"wikitext-2": "WikiText-2", "wikitext-2-like": "WikiText-2", "synthetic": "made-up data"}
+NEEDED = ("train.txt", "valid.txt")  # training does not need test.txt
 EVAL_COLUMNS = 10  # of the validation and the test text, as in the public example
 
 
@@ -131,7 +132,10 @@ def wikitext_in(folder: Path) -> tuple:
     Every line ends with <eos>. Words that the training text does not have become <unk>.
     """
     source = "folder"
-    if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):  # training does not need test.txt
+    if lacking := [name for name in NEEDED if not (folder / name).exists()]:
+        for path in folder.glob("*.txt"):  # a text of one's own is never replaced
+            if git_blob(path.read_bytes()) not in WIKITEXT_BLOBS.values():
+                raise UserError(f"{folder} holds {path.name} and lacks {lacking[0]}; put it there, too.")
         folder.mkdir(parents=True, exist_ok=True)
         for name, blob in WIKITEXT_BLOBS.items():
             content = downloaded(WIKITEXT_URL + name, git_blob, blob)

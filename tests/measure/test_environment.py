@@ -15,7 +15,8 @@ from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV
 from mixed_precision_study.measure import environment
-from mixed_precision_study.measure.environment import choose_device, describe_environment, require_packages
+from mixed_precision_study.measure.environment import choose_device, describe_environment
+from mixed_precision_study.measure.packages import require_packages
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import flat_record
@@ -29,6 +30,11 @@ def test_missing_packages_are_installed_on_colab_and_elsewhere_named_with_the_co
     monkeypatch.setattr(subprocess, "run", lambda command, check: called.append(command[1:]))
     require_packages(packages)
     assert called == [["-m", "pip", "install", "-q", "x"]]
+    failed = subprocess.CalledProcessError(1, "pip")
+    for error in (failed, FileNotFoundError("no Python")):
+        monkeypatch.setattr(subprocess, "run", Mock(side_effect=error))
+        with pytest.raises(UserError, match="pip install x"):
+            require_packages(packages)
 
 
 def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_path):

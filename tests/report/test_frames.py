@@ -14,7 +14,9 @@ from drawn_reports import failures_in, flat, read_all, rows_in, write_all
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
 from mixed_precision_study.report import numbers, provenance, tables
+from mixed_precision_study.report.results import results_table
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
+from mixed_precision_study.runner.status import in_words
 
 GIB = {"fp32": 1.0, "tf32": 1.0, "amp_fp16": 0.5}
 
@@ -50,7 +52,7 @@ def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one
     rows = found.trainings
     assert rows.groupby("precision").size().to_dict() == {"fp32": 3, "tf32": 3, "amp_fp16": 3, "amp_bf16": 1}
     fp32 = rows[rows.precision == "fp32"].iloc[0]
-    assert (fp32.seconds, fp32.seconds_low, fp32.seconds_high, fp32.samples_per_second) == (8.0, 8.0, 8.0, 6000.0)
+    assert (fp32.seconds, fp32.samples_per_second) == (8.0, 6000.0)
     assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
     assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
     table = read(found, "trainings.csv")
@@ -72,7 +74,8 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(foun
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
     bars = bars_of(found).set_index("precision")
     assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
-    assert (bars.seconds_low["amp_fp16"], bars.gib["amp_fp16"]) == pytest.approx((2 / 1.1, 0.5))
+    ends = bars.loc["amp_fp16", ["seconds_low", "seconds_high", "gib"]].tolist()
+    assert ends == pytest.approx([2 / 1.1, 2 * 1.1, 0.5])
     assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
 
 
@@ -94,7 +97,7 @@ def pairs_of(execution, ratios):
     """Two pairs of runs on each host; the processes of a host scatter by a tenth to both sides."""
     for (host, one), part in itertools.product(enumerate(ratios), (1.1, 1 / 1.1)):
         where = {"host_id": f"host{host}", "gpu_uuid": f"GPU-{host}", "parameters": {"execution": execution}}
-        yield flat(run("tf32", 4.0 / (one * part), **where)), flat(run("fp32", 4.0, **where))
+        yield flat(run("tf32", 16.0 / (one * part), **where)), flat(run("fp32", 16.0, **where))
 
 
 def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
@@ -224,3 +227,23 @@ def test_what_cannot_be_linked_to_has_no_link(tmp_path, path):
     found = read_all(tmp_path, run("fp32"))
     found.trainings["path"] = path
     assert next(part for part in numbers.section(found).parts if hasattr(part, "links")).links == [""]
+
+
+def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
+    """Its epochs have a median of 2 and a mean of 3 seconds; the other run takes twice as long."""
+    slow, fast = (run("fp32", repeat=n, epoch_seconds=[2.0 * k, 2.0 * k, 5.0 * k]) for n, k in ((0, 2), (1, 1)))
+    found = read_all(tmp_path, slow, fast)
+    bar = bars_of(found, [0]).iloc[0]
+    assert (bar.seconds, bar.seconds_low, bar.seconds_high) == pytest.approx((18**0.5, 3.0, 6.0))
+    assert sorted(found.trainings.seconds) == sorted(read(found, "trainings.csv").seconds) == [3.0, 6.0]
+    assert "seconds_low" not in found.trainings and "epoch_seconds_median" not in read(found, "trainings.csv")
+    assert in_words(flat(fast)).startswith("3 s/epoch")
+    assert results_table([fast])["seconds per epoch"].tolist() == ["3.00"]
+    (row,), *_ = rows_in(numbers.section(found))
+    assert row["s per epoch"] == "4.24"
+
+
+def test_without_pairs_a_ratio_is_that_of_the_bars():
+    own, base = [run("fp32", repeat=1, epoch_seconds=[1.0, 1.0, 4.0])], [run("fp32", 4.0)]
+    found = tables.ratio_between(list(map(flat, own)), list(map(flat, base)))
+    assert (found["ratio"], found["processes"]) == (2.0, 0)

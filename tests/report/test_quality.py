@@ -96,3 +96,15 @@ def test_training_until_the_same_quality():
     assert [text.split("**")[1] for text in said if text.startswith("**")] == ["TF32", "fp16 AMP", "fp16 AMP"]
     assert section_of(*runs, target_metric=0.99)[2] == []
     assert {row["target"] for row in section_of(*runs, target_metric=0.6)[2][0].rows} == {"0.6"}
+
+
+def test_seconds_until_a_target_are_those_of_runs_that_heat_left_alone():
+    """The reached epochs are of all runs, because heat changes no metric."""
+    hot = {"throttled": True, "throttle_fractions": [["heat", 0.9]]}
+    runs = []
+    for seed, seconds in enumerate((10.0, 12.0, 50.0)):
+        facts = {"parameters": {"seed": seed}, "metric": [0.5, 0.93, 0.93], "energy_joules": 9e3}
+        slow = hot if seconds > 20 else {}
+        runs.append(made_up.make("cifar_resnet", "fp32", seconds=[seconds] * 3, **facts, **slow))
+    (row,) = section_of(*runs)[2][0].rows
+    assert (row["reached"], row["timed"], row["seconds"], row["kilojoules"]) == ("3 of 3", "2", "22.0", "6.00")

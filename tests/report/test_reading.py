@@ -10,7 +10,7 @@ from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report import provenance
+from mixed_precision_study.report import provenance, reading
 from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
@@ -141,3 +141,24 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     reasons = dict(tables.left_out)
     assert reasons[path.name] == "older copy of newer.json"
     assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
+def test_the_work_of_sorting_out_grows_with_the_number_of_killed_runs(monkeypatch, alike):
+    """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
+    calls, key = [], reading.comparison_key
+    monkeypatch.setattr(reading, "comparison_key", lambda record: calls.append(0) or key(record))
+    nothing = {"dataset_used": None, "synthetic": None}
+    counts = []
+    for number in (20, 40):
+        runs = []
+        for place in range(number):
+            given = {"parameters": {"seed": place} if alike else {"lr": 0.1 + place / 1000}}
+            runs.append(flat(made_up.make("cifar_resnet", "fp32", **given), f"{place}.json"))
+            killed = made_up.make_failed("cifar_resnet", "tf32", "killed", "died", **given, **nothing)
+            runs.append(flat(killed, f"{place}-killed.json"))
+        calls.clear()
+        used, left_out = sort_out(runs)
+        counts.append(len(calls))
+        assert (len(used), left_out) == (2 * number, []) and {one["dataset_used"] for one in used} == {"cifar10"}
+    assert counts[1] == 2 * counts[0]

@@ -1,9 +1,13 @@
 """What a study says of itself, in study.yaml, in its records and in studies.yaml."""
 
+import math
+import time
+
 import pytest
+import yaml
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report.study import Study, study_of
+from mixed_precision_study.report.study import Study, plain_yaml, study_of
 
 SAID = {"name": "mine", "description": "what it is about", "show": {"over": ["units", "model"], "quality": True}}
 
@@ -39,3 +43,34 @@ def test_a_wrong_study_yaml_is_refused_in_one_sentence(tmp_path, text):
         study_of(tmp_path, [])
     assert "study.yaml" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)
+)
+ENDLESS = {
+    "aliases": LAUGHS,
+    "merged": LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{k: 1}").replace("&a1 [", "&a1 {<<: [").replace("]", "]"),
+    "long text": "a: &a " + "x" * 9_999 + "\nb: [" + "*a, " * 9_999 + "]",
+    "circle": "a: &a [*a]",
+    "itself": "&a {a: *a}",
+    "deep": "[" * 9_999,
+    "large": "a: " + "[1, 2],\n" * 90_000,
+    "digits": "a: 0x" + "F" * 6_000,
+}
+
+
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+def test_yaml_that_repeats_itself_or_is_large_is_refused_at_once(text):
+    began = time.process_time()
+    with pytest.raises((ValueError, RecursionError, yaml.YAMLError)):
+        plain_yaml(text)
+    assert time.process_time() - began < 5
+
+
+def test_numbers_are_those_that_people_read():
+    texts = "0100", "1:30", "-017", "1:30.5", "0_1"
+    assert [plain_yaml(text) for text in texts] == list(texts)
+    assert plain_yaml("[100, 0.1, 0, -5, 1.0e-3, .inf, 0x10, 1_0]") == [100, 0.1, 0, -5, 0.001, math.inf, 16, 10]
+    assert plain_yaml("{a: &a [1], b: *a, c: yes, d: ~}") == {"a": [1], "b": [1], "c": True, "d": None}
+    assert plain_yaml("") is None

@@ -15,12 +15,26 @@ import types
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from made_up_nvml import NvmlError, fake_nvml
-from tiny_suite import LIGHT, call, command, entry, main, read_records, records_of, survivors, wait_for, write_suite
+from tiny_suite import (
+    ACT,
+    LIGHT,
+    call,
+    command,
+    entry,
+    main,
+    read_records,
+    records_of,
+    survivors,
+    wait_for,
+    write_suite,
+)
 
 from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
+from mixed_precision_study.runner.folder import held
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.store.record import load
 
@@ -72,7 +86,7 @@ def assert_whole(folder, count):
     """Assert that a study is complete, that every file can be read, and that no temporary one is left."""
     for path in filter(Path.is_file, folder.glob("*.ipynb")):
         nbformat.read(path, 4)
-    assert not list(folder.rglob("*.tmp"))
+    assert not list(folder.rglob("*.half-written"))
     assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [("ok", None)] * count
 
 
@@ -123,6 +137,49 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     assert paths["ok"].stem in times and paths["fail"].stem not in times  # how long a failure took says nothing
 
 
+DAEMONS = {  # ways to leave a process that no longer hangs on the notebook
+    "setsid": "os.system('setsid sleep {} >/dev/null 2>&1 &')",
+    "nohup": "subprocess.Popen(['nohup', 'sleep', '{}'], start_new_session=True, stdout=-3, stderr=-3)",
+    "bare": "os.system('env -i setsid sleep {} >/dev/null 2>&1 &')",
+    "forked": "os.fork() or (os.setsid(), os.fork() or os.execlp('sleep', 'sleep', '{}'), os._exit(0))",
+}
+
+
+def sleeping(seconds):
+    """Return the processes that sleep for so many seconds."""
+    found = (one.info for one in psutil.process_iter(["pid", "cmdline"]))
+    return [one["pid"] for one in found if (one["cmdline"] or [])[-1:] == [str(seconds)]]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["ended", "timeout"])
+def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, late):
+    numbers = {name: 100_003 + 10 * place + late for place, name in enumerate(DAEMONS)}
+    lines = [source.format(numbers[name]) for name, source in DAEMONS.items()]
+    lines += ["import warnings", "warnings.warn('odd')", *(["time.sleep(600)"] if late else [])]
+    act = "\n".join([ACT, *lines])
+    write_suite(tmp_path, {"one": [entry()]}, act)
+    words = ("one", "--output-dir", tmp_path / "out", *(("--timeout", 0.2) if late else ()))
+    done = call(tmp_path, *words)
+    assert [name for name, number in numbers.items() if sleeping(number)] == []
+    said = [path.read_text() for path in (tmp_path / "out").glob("tiny-*.ipynb")]
+    assert late or ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
+    (record,) = read_records(tmp_path / "out")
+    assert (record["status"], done.returncode) == (("timeout", 1) if late else ("ok", 0)), done.stdout
+
+
+@pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
+def test_a_foreign_environment_that_names_the_folder_stops_no_start(suite, tmp_path, given):
+    variables = {"FOLDER": str(tmp_path / "out"), **given}
+    environment = {**os.environ, **{f"MIXED_PRECISION_{name}": one for name, one in variables.items()}}
+    with subprocess.Popen(["sleep", "60"], env=environment) as foreign:
+        try:
+            with held(tmp_path / "out"):
+                pass
+            assert (foreign.poll() is None) == (given != {"RUNNER": "9" * 30})  # that run_all.py is gone
+        finally:
+            foreign.kill()
+
+
 @contextlib.contextmanager
 def started(suite, data, light=True):
     """Start the study `wait` and yield (process, output folder) when two runs wait: one has half of its records.
@@ -163,7 +220,8 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
         runner.wait()
         if not frozen:
             wait_for(lambda: not survivors(output), 10)
-        half = [output / ".a.json.4711.tmp", output / "logs" / ".batch.json.4711.tmp"]
+        names = (".a.json.4711.half-written", "logs/.batch.json.4711.half-written")
+        half = [output / name for name in names]
         for path in half:
             path.touch()
         complete(suite, tmp_path, missing=4)

@@ -71,8 +71,9 @@ def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     with pytest.raises(UserError, match=r"s\.yaml"):
         load_studies(tmp_path / "s.yaml")
     assert not (tmp_path / "made").exists()  # no text makes objects
-    with pytest.raises(UserError, match="none"):
-        load_studies(tmp_path / "none.yaml")
+    for name in ("none.yaml", ".", "/dev/zero"):
+        with pytest.raises(UserError, match="there is no file"):
+            load_studies(tmp_path / name)
 
 
 def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_path):
@@ -84,8 +85,9 @@ def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_
     assert studies["once"]["about"] == said == study_of(tmp_path, [])._asdict()
     assert list(chosen_studies(studies, [])) == ["once"]
     assert notebooks_for(path, studies) == NOTEBOOKS
-    (tmp_path / "cifar_resnet.ipynb").touch()
-    assert notebooks_for(path, studies) == tmp_path
+    (tmp_path / "cifar_resnet.ipynb").touch()  # a stranger's notebook in an output folder
+    assert notebooks_for(path, studies) == NOTEBOOKS
+    assert notebooks_for(tmp_path / "studies.yaml", studies) == tmp_path
 
 
 def test_without_a_word_it_is_quick_or_all_and_a_study_can_be_limited_to_notebooks():
@@ -113,6 +115,20 @@ def test_values_are_read_as_yaml_and_paths_are_those_of_the_current_folder(tmp_p
         "n.csv_path": (tmp_path / "a.csv").as_posix(),
     }
     assert (shown("mine"), shown(ROOT / "outputs")) == ("mine", str(ROOT / "outputs"))
+
+
+@pytest.mark.parametrize("name", ["[x]", "{a: b}"])
+def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
+    (tmp_path / "s.yaml").write_text(f"name: {name}\nruns: [{{notebook: cifar_resnet}}]\n")
+    with pytest.raises(UserError, match="name"):
+        load_studies(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize("name, text", [("batch_size", "0100"), ("lr", "1:30"), ("epochs", "0x" + "F" * 30)])
+def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
+    (entry,) = OWN["quick"]["runs"][:1]
+    with pytest.raises(UserError, match=name):
+        plan({"runs": [entry]}, NOTEBOOKS, ROOT, parse_overrides([(name, text)]), on_gpu=True)
 
 
 @pytest.mark.parametrize("pair", [("output_dir", "x"), ("lr", "[" * 400), ("seed", "9" * 5000), ("data_dir", "~no/x")])

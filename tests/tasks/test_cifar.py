@@ -190,3 +190,17 @@ def test_a_part_of_the_test_set_has_images_of_every_class(tmp_path):
     assert_equal_batches(first, again)
     assert {part.fingerprint for part in parts} == {in_order.fingerprint}
     assert sorted(parts[2].test_labels.tolist()) == in_order.test_labels.tolist()
+
+
+def test_hidden_folders_and_loops_of_links_hold_no_images(tmp_path, capsys):
+    """Jupyter, macOS and git leave such folders and files; and copies are named."""
+    make_tree(tmp_path / "pets")
+    before = load(tmp_path / "pets", "folder")
+    assert "6 held-out images" in capsys.readouterr().out  # the parts of this tree are made alike
+    for name in (".ipynb_checkpoints/1.png", "cat/.ipynb_checkpoints/0-checkpoint.png", "cat/._0.png"):
+        save_image(tmp_path / "pets" / "train" / name, 7)
+    save_image(tmp_path / "pets" / "train" / "__MACOSX" / "0.png", 7)
+    (tmp_path / "pets" / "train" / "cat" / "up").symlink_to("..")
+    (tmp_path / "pets" / "train" / "cat" / "again").symlink_to(".")
+    data = load(tmp_path / "pets", "folder")
+    assert (data.classes, data.fingerprint) == (before.classes, before.fingerprint)

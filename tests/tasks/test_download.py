@@ -1,11 +1,14 @@
 """Downloads that are cut, garbled or late, and images that are decoded or cannot be."""
 
 import io
+import os
 from http.client import BadStatusLine
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 from urllib import request
 
+import PIL.Image
 import pytest
 import torch
 from conftest import settings_of
@@ -52,3 +55,35 @@ def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(monke
 
     with pytest.raises(UserError, match=r"^image 17$"):
         images.decode_all(stumble, count)
+
+
+def bomb(path):
+    """Write a PNG of 20 kB and 13,000 x 13,000 pixels in one bit."""
+    PIL.Image.new("1", (13_000, 13_000)).save(path)
+
+
+ODD_IMAGES = {
+    "eps": lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"),
+    "pdf": lambda path: path.write_bytes(b"%PDF-1.4\n"),
+    "bomb": bomb,
+    "pipe": os.mkfifo,
+    "folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("kind", ODD_IMAGES)
+def test_no_image_starts_a_program_waits_or_takes_more_memory_than_said(tmp_path, monkeypatch, kind):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    ODD_IMAGES[kind](tmp_path / "x.png")
+    with pytest.raises(UserError, match="be read"):
+        images.decoded(tmp_path / "x.png")
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "bmp", "tif", "gif", "ppm"])
+def test_every_format_of_a_list_is_read(tmp_path, ending):
+    PIL.Image.new("RGB", (4, 4), (200, 0, 0)).save(tmp_path / f"x.{ending}")
+    (tmp_path / "link").symlink_to(tmp_path / f"x.{ending}")  # data sets are often made of links
+    assert images.decoded(tmp_path / "link").getpixel((1, 1))[0] > 190

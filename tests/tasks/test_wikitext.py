@@ -111,3 +111,13 @@ def test_a_test_text_that_is_missing_or_too_short_gives_no_batches(tmp_path, cap
     capsys.readouterr()
     data.show()
     assert " ".join(lines.split()[:5]) in capsys.readouterr().out
+
+
+def test_a_text_of_ones_own_is_never_replaced_by_a_download(tmp_path, monkeypatch):
+    monkeypatch.setattr(wikitext, "downloaded", lambda *given: b"downloaded")
+    folder = tmp_path / "wikitext-2"
+    write_texts(folder, train="my words\n" * 99)
+    (folder / "valid.txt").unlink()
+    with pytest.raises(UserError, match="lacks valid"):
+        load(tmp_path)
+    assert (folder / "train.txt").read_text() == "my words\n" * 99 and len(list(folder.iterdir())) == 1

@@ -1,0 +1,38 @@
+"""What a notebook needs before anything else: its packages, by the standard library alone."""
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+
+# {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
+REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn", "pydantic")}
+REPORT_PACKAGES |= {"yaml": "PyYAML"}
+EXPERIMENT_PACKAGES = REPORT_PACKAGES | {name: name for name in ("torch", "torchvision", "tqdm", "psutil")}
+IMAGE_PACKAGES = EXPERIMENT_PACKAGES | {"timm": "timm"}
+
+
+class UserError(Exception):
+    """Something the user can mend. The message says what to do in one sentence; notebooks show no traceback."""
+
+    def _render_traceback_(self) -> list[str]:  # IPython prints this instead of a traceback
+        return [f"Stopped: {self}"]
+
+
+def require_packages(packages: dict[str, str]) -> None:
+    """Install missing packages, {module: name for pip}, on Colab and Kaggle, which have PyTorch.
+
+    Elsewhere, and where pip fails, raise UserError with the command that installs them.
+    """
+    missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
+    if not missing:
+        return
+    command = f"install them with: pip install {' '.join(missing)}"
+    if "COLAB_RELEASE_TAG" not in os.environ and "KAGGLE_KERNEL_RUN_TYPE" not in os.environ:
+        raise UserError(f"these packages are missing; {command}")
+    try:
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise UserError(f"pip could not install what is missing; look above why, or {command}") from None
+    importlib.invalidate_caches()  # or the new packages are not found

@@ -1,0 +1,23 @@
+"""The page of a report, written beside its notebook."""
+
+import json
+
+from conftest import NOTEBOOKS
+
+from mixed_precision_study.report.page import write_page
+
+
+def test_no_warning_reaches_the_page_and_no_link_is_followed(tmp_path):
+    """A warning names a folder of this machine."""
+    notebook = json.loads((NOTEBOOKS / "summary.ipynb").read_text(encoding="utf-8"))
+    texts = {"stderr": "/home/x/charts.py:230: UserWarning: odd", "stdout": "what a cell says"}
+    outputs = [{"output_type": "stream", "name": name, "text": [text]} for name, text in texts.items()]
+    for cell in notebook["cells"]:
+        cell.update({"outputs": outputs} if cell["cell_type"] == "code" else {})
+    (tmp_path / "summary.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "summary.html").symlink_to(tmp_path / "mine")
+    write_page(tmp_path / "summary.ipynb")
+    page = (tmp_path / "summary.html").read_text(encoding="utf-8")
+    assert ("/home/x" in page, "what a cell says" in page) == (False, True)
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -1,0 +1,129 @@
+"""Where a report may be written: no file of a person's is deleted or overwritten, in any way that a report starts."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import made_up_records as made_up
+import pytest
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from drawn_reports import write_all
+from tiny_suite import write_notebook
+
+from mixed_precision_study.parameters import UserError
+from mixed_precision_study.report.place import check_place, of_a_report, set_aside
+from mixed_precision_study.report.section import File, save
+from mixed_precision_study.runner import cli
+
+SOURCE = NOTEBOOKS / "summary.ipynb"
+WORDS = {  # a person's files that have the names of a report's
+    "summary.ipynb": SOURCE.read_bytes(),
+    "summary.html": b"<h1>My summary</h1>",
+    "trainings.csv": b"date,kilometres\n",
+    "energy.png": b"\x89PNG\r\n\x1a\n" + bytes(60),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_persons_file_is_none_of_a_report(tmp_path, name):
+    (tmp_path / name).write_bytes(WORDS[name])
+    assert not of_a_report(tmp_path / name)
+    assert of_a_report(tmp_path / f"no-{name}")
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    assert of_a_report(tmp_path / "link")  # it is replaced, and what it leads to stays
+
+
+def test_what_the_study_has_published_is_of_a_report():
+    folder = ROOT / "outputs" / "main" / "quality-h100"
+    names = ("summary.ipynb", "summary.html", "trainings.csv", "ratios.csv")
+    assert all(of_a_report(folder / name) for name in names)
+    assert of_a_report(ROOT / "outputs" / "main" / "published" / "articles.csv")
+
+
+@pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
+def test_a_table_or_chart_of_a_person_is_not_overwritten_and_the_report_says_so(tmp_path, name):
+    (tmp_path / name).write_bytes(WORDS[name])
+    said = save(File(name, b"new"), tmp_path)
+    assert said and name in said.text and (tmp_path / name).read_bytes() == WORDS[name]
+    (tmp_path / name).unlink()
+    assert save(File(name, b"new"), tmp_path) is None and (tmp_path / name).read_bytes() == b"new"
+
+
+def refused(folder, notebook=SOURCE):
+    with pytest.raises(UserError) as stopped:
+        check_place(folder, notebook)
+    return str(stopped.value)
+
+
+def test_a_folder_with_a_source_notebook_is_refused_also_through_links(tmp_path):
+    assert "summary.ipynb" in refused(NOTEBOOKS)
+    (tmp_path / "summary.ipynb").symlink_to(SOURCE)
+    assert "summary.ipynb" in refused(tmp_path)
+    (tmp_path / "linked").symlink_to(NOTEBOOKS)
+    assert "summary.ipynb" in refused(tmp_path / "linked")
+    (tmp_path / "own").mkdir()  # one's own suite, with the records of a study
+    write_notebook(tmp_path / "own" / "summary.ipynb", 'records_dir = "."')
+    write_notebook(tmp_path / "own" / "mine.ipynb", "x = 1")
+    (tmp_path / "own" / "a.json").write_text("{}")
+    assert "summary.ipynb" in refused(tmp_path / "own")
+
+
+@pytest.mark.parametrize("name", ["summary.html", "logs/summary.log"])
+def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / name).write_text("mine")
+    assert name in refused(tmp_path)
+    (tmp_path / "logs" / ".lock").touch()  # where run_all.py has been, the log is its own
+    if name != "summary.html":
+        check_place(tmp_path, SOURCE)
+
+
+def test_a_strangers_summary_beside_records_is_kept_and_not_run(tmp_path):
+    """It is drawn with the notebook of the clone, wherever the studies file lies."""
+    theirs = tmp_path / "theirs"
+    write_all(theirs, *(made_up.make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
+    planted = f"records_dir = ''\nopen({str(tmp_path / 'run')!r}, 'w')"
+    write_notebook(theirs / "summary.ipynb", planted)
+    before = (theirs / "summary.ipynb").read_bytes()
+    (theirs / "study.yaml").write_text("name: x\nruns: [{notebook: cifar_resnet}]\n")
+    assert cli.main(["--report", str(theirs), "--studies", str(theirs / "study.yaml")]) == 0
+    assert not (tmp_path / "run").exists()
+    (kept,) = theirs.glob("summary-kept-*.ipynb")
+    assert kept.read_bytes() == before and of_a_report(theirs / "summary.ipynb")
+    assert set_aside(theirs / "summary.ipynb") is None
+
+
+def test_a_run_is_refused_before_it_starts_where_its_report_has_no_place(tmp_path, capsys):
+    write_notebook(tmp_path / "summary.ipynb", 'records_dir = "."')
+    write_notebook(tmp_path / "cifar_resnet.ipynb", (NOTEBOOKS / "cifar_resnet.ipynb").read_text())
+    names = sorted(tmp_path.iterdir())
+    words = ["quick/cifar_resnet", "--gpus", "none", "--output-dir", str(NOTEBOOKS)]
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and sorted(tmp_path.iterdir()) == names
+
+
+def test_two_reports_of_one_folder_take_turns(tmp_path):
+    write_all(tmp_path, *(made_up.make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
+    command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": ENVIRONMENT}
+    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    said = [one.communicate()[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    assert sum("waits" in text for text in said) == 1
+    assert (tmp_path / "summary.html").stat().st_size > 10_000 and not list(tmp_path.glob("*kept*"))
+
+
+def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
+    """Also in a zip, and all studies of a clone, of which each has a report of its own."""
+    (tmp_path / "empty").mkdir()
+    write_all(tmp_path / "bad", made_up.make("cifar_resnet", "fp32", metric_better="max"))
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("r.json", json.dumps({"run_id": "1"}))
+    for place, word in (("empty", "folder"), ("bad", "metric_better"), ("bad.zip", "lacks")):
+        words = ["--report", str(tmp_path / place), "--output-dir", str(tmp_path / "new")]
+        assert cli.main(words) == 2
+        said = capsys.readouterr().err
+        assert (said.count("\n"), word in said) == (1, True), said
+    assert cli.main(["--report", str(ROOT / "outputs")]) == 2
+    assert "outputs/main" in capsys.readouterr().err and not (tmp_path / "new").exists()
