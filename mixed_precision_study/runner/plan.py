@@ -1,6 +1,7 @@
 """The runs that a study asks for: notebooks with their parameters, checked before any run starts."""
 
 import ast
+import functools
 import itertools
 import json
 import math
@@ -65,14 +66,19 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
     there is no such cell.
     """
     try:
-        source = next(cell.source for cell in code_cells(path) if cell.sets_parameters)
-        ast.parse(source)
-        cell = {name: ast.literal_eval(value or "") for name, (value, _) in assignments(source).items()}
-        json.dumps(cell)  # a record holds them
+        return declared_in(path.stem, next(cell.source for cell in code_cells(path) if cell.sets_parameters))
     except (OSError, SyntaxError, StopIteration, MemoryError, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
-    return declared_by(path.stem, source, cell), cell
+
+
+@functools.cache
+def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str, Any]]:
+    """Return what parameters_of() does, from the cell's source, once for each."""
+    ast.parse(source)
+    cell = {name: ast.literal_eval(value or "") for name, (value, _) in assignments(source).items()}
+    json.dumps(cell)  # a record holds them
+    return declared_by(notebook, source, cell), cell
 
 
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
