@@ -154,7 +154,7 @@ def compare(
     functions |= {"evaluate": evaluate}
     if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
         raise UserError("compare() trains, so call it outside torch.no_grad() and torch.inference_mode().")
-    if not (torch.cuda.is_available() or parameters.get("max_steps")):
+    if not (torch.cuda.is_available() or parameters.get("max_steps") or planned()):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
     executions = parameters.pop("execution", "eager")

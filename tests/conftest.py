@@ -11,6 +11,7 @@ import notebook_cells
 import pytest
 import torch
 
+from mixed_precision_study import OF_A_RUN
 from mixed_precision_study.parameters import checked
 from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store import commit
@@ -21,8 +22,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
-RUN_ALL = ["ABOUT", "CODE_HASH", "COMMIT", "FOLDER", "NOTEBOOK", "ORDER", "PLANNED", "PROGRESS", "RUNNER"]
-SETTINGS = [*(f"MIXED_PRECISION_{name}" for name in RUN_ALL), "TQDM_DISABLE"]
+SETTINGS = [*OF_A_RUN, "MIXED_PRECISION_COMMIT", "TQDM_DISABLE"]
 SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in SETTINGS}
 if not torch.cuda.is_available():  # two processes of tests must not take turns in steps on every core

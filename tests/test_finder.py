@@ -86,7 +86,7 @@ def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form,
     empty_first = "sys.path.insert(0, '')"  # as a kernel has it
     told = {"JPY_SESSION_NAME": str(folder / "my.ipynb")}
     installed = {"PYTHONPATH": str(clones[0][0])}
-    record = str(clones[0][0] / NAME / "record.py")
+    record = str(clones[0][0] / NAME / "parameters.py")
     assert find(folder, before=empty_first, **told, **installed) == (0, record, "")
     status, said, errors = find(folder, before=empty_first, **told)
     assert (status, said, errors.count("\n"), str(shared) in errors) == (1, "", 1, True)
@@ -98,7 +98,7 @@ def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path
     (tmp_path / NAME / "__init__.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "work").mkdir()
     told = {"PYTHONPATH": str(clones[0][0]), "JPY_SESSION_NAME": str(tmp_path / "work" / "my.ipynb")}
-    assert find(tmp_path / "work", **told)[:2] == (0, str(clones[0][0] / NAME / "record.py"))
+    assert find(tmp_path / "work", **told)[:2] == (0, str(clones[0][0] / NAME / "parameters.py"))
 
 
 def test_the_cells_before_the_packages_need_the_standard_library_alone():

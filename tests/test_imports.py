@@ -27,7 +27,7 @@ RULES = {  # module or room: all that it may import of the package
     "report": BASE | {"judge", "report"},
     "experiment": BASE | {"explain", "measure", "tasks", "train"},
     "own_model": BASE | {"experiment", "report.results", "tasks", "train"},
-    "standalone": {"store.commit"},
+    "standalone": {"parameters", "store.commit", "store.files"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
     | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.reading"}
@@ -61,6 +61,10 @@ FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if path
 def within(name, places):
     """Return whether a module is one of `places` or lies in one of them."""
     return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+def test_every_module_has_a_rule():
+    assert [name for name in FILES if not within(name, RULES)] == []
 
 
 @pytest.mark.parametrize("place", RULES)
@@ -113,7 +117,7 @@ STALE = {
 
 @pytest.mark.parametrize("given", STALE.values(), ids=STALE)
 def test_variables_of_a_run_that_is_over_are_one_sentence_and_end_nothing(given):
-    code = f"import {NAME}.record as r, time; time.sleep(3); print('alive', r.given_study())"
+    code = f"import {NAME}.store.record as r, time; time.sleep(3); print('alive', r.given_study())"
     variables = {f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in given.items()}
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", code]
