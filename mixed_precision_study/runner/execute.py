@@ -29,7 +29,7 @@ from ..store.record import (
     load,
     new_record,
     read_run,
-    save,
+    save_record,
     utc_now,
     write_record,
 )
@@ -115,7 +115,7 @@ def tell_why_unexplained(path: Path, reason: str) -> None:
         for name, value in flat_record(record).items():
             if value == NOT_YET_EXPLAINED:
                 setattr(record, name, reason)
-        save(record, path)
+        save_record(record, path)
 
 
 def watch(process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher) -> tuple[int, str]:

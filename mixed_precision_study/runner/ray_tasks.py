@@ -14,7 +14,7 @@ from ..measure import nvml
 from ..parameters import UserError
 from ..store.commit import ROOT, packed_package
 from ..store.files import written_whole
-from ..store.record import load, read_run, save
+from ..store.record import load, read_run, save_record
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_ending
@@ -48,7 +48,7 @@ def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circum
             for path in run.record_paths.values():
                 if record := load(path):
                     record.settings |= {key: asked.parameters[key] for key in own}
-                    save(record, path)
+                    save_record(record, path)
         return {str(path.relative_to(folder)): path.read_bytes() for kind in FILES for path in folder.glob(kind)}
 
 

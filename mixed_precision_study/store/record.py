@@ -425,7 +425,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)
-    save(record, path)
+    save_record(record, path)
     return path
 
 
@@ -440,7 +440,7 @@ def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
         if old.identity is not None:
             ends = hashlib.sha256(json.dumps([ends, old.identity]).encode()).hexdigest()[:12]
         old.run_id = f"{old.run_id}-{ends}"
-        save(old, path.with_name(f"{old.run_id}.json"))
+        save_record(old, path.with_name(f"{old.run_id}.json"))
 
 
 def refused(record: RunRecord) -> str | None:
@@ -451,7 +451,7 @@ def refused(record: RunRecord) -> str | None:
         return str(error)
 
 
-def save(record: RunRecord, path: str | Path) -> None:
+def save_record(record: RunRecord, path: str | Path) -> None:
     """Write a record as it is, in its nested form."""
     write_json(record.model_dump(warnings=False), path)
 

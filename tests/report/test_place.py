@@ -15,7 +15,7 @@ from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.place import check_place, of_a_report, set_aside
 from mixed_precision_study.report.section import File, save
 from mixed_precision_study.runner import cli
-from mixed_precision_study.store.record import save
+from mixed_precision_study.store.record import save_record
 
 SOURCE = NOTEBOOKS / "summary.ipynb"
 WORDS = {  # a person's files that have the names of a report's
@@ -119,7 +119,7 @@ def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
     """Also in a zip, and all studies of a clone, of which each has a report of its own."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
-    save(made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad" / "r.json")
+    save_record(made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad" / "r.json")
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr("r.json", json.dumps({"run": {"run_id": "1", "precision": "fp32"}, "settings": {}}))
     for place, word in (("empty", "folder"), ("bad", "metric_better"), ("bad.zip", "lacks")):

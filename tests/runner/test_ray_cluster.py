@@ -97,7 +97,7 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
         sides = [{**one, **one["settings"], "settings": None} for one in (record, other)]
         different = {name for name in sides[0] if sides[0][name] != sides[1][name]}
         assert different <= {"started_at", "finished_at", "output_dir"}
-        assert record["output_dir"] == str(there)
+        assert record["settings"]["output_dir"] == str(there)
     for kind in ("*.ipynb", "logs/tiny*.log"):
         assert {path.name for path in here.glob(kind)} == {path.name for path in there.glob(kind)} != set()
     assert not list(cluster[2].glob("ray-*"))
