@@ -23,8 +23,15 @@ from .sure import range_of_hosts
 from .tables import Tables, alike, bars_of
 from .words import listed
 
-USUAL_WAY = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
-USUAL_WAY |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
+USUAL_WAY = {
+    "execution": "eager",
+    "channels_last": False,
+    "scaler": "pytorch",
+    "compile_mode": "default",
+    "rounding": "nearest",
+    "allow_fp16_accumulation": False,
+    "loader": "gpu",
+}  # of settings that are ways
 ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
 multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
 ADDED = {("cuda_graph", "compile_cuda_graph"): "torch.compile", ("compile", "compile_cuda_graph"): "CUDA graph"}

@@ -123,7 +123,7 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
     for run in runs:
         for epoch, loss in enumerate(run["train_loss"]):
             if loss is not None:
-                found.setdefault(epoch % (run["settings"].get("epochs") or len(run["train_loss"])), []).append(loss)
+                found.setdefault(epoch, []).append(loss)
     return {epoch: median(losses) for epoch, losses in found.items()}
 
 
@@ -179,8 +179,8 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
 
 
 def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
-    """Return what each training of some ok runs needed to reach a target."""
-    return [one for run in runs for one in to_target(run, target)]
+    """Return what each of some ok runs that were evaluated needed to reach a target."""
+    return [to_target(run, target) for run in runs if run["metric"]]
 
 
 def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:

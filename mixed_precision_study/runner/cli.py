@@ -167,8 +167,8 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 def check_records(place: Path, word: str) -> None:
     """Raise UserError where a report could use no record of a place that was given as `word`."""
     own = (ROOT / OWN_RUNS).resolve()
-    files = [path for path in place.rglob("*") if path.suffix in (".json", ".zip")] if place == own else []
-    if place == own and all(PUBLISHED.match(path.relative_to(own).as_posix()) for path in files):
+    names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.suffix in (".json", ".zip"))
+    if place == own and all(map(PUBLISHED.match, names)):
         advice = "give one of the published results, such as outputs/main/quick-h100"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)

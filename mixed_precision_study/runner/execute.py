@@ -227,7 +227,7 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
 
 def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool) -> str | None:
     """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
-    if any(record.get("device_type") == "cpu" for record in records.values()):
+    if any(record["device_type"] == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
     reasons = [reason, *(str(record["reason"]) for record in records.values() if record["status"] in RETRIED)]
     failed = len(reasons) > 1 or len(records) < len(run.record_paths)

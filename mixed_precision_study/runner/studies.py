@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..parameters import UserError, did_you_mean
-from ..report.study import checked_study, plain_yaml
+from ..report.study import checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
@@ -49,10 +49,7 @@ def load_studies(path: Path) -> dict[str, dict]:
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}; give --studies a file such as notebooks/articles.yaml.")
-    try:
-        studies = plain_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from None
+    studies = yaml_in(path)
     if isinstance(studies, dict) and isinstance(studies.get("runs"), list):
         studies = {str(studies.get("name", "study")): studies}
     if not isinstance(studies, dict) or not studies:
