@@ -61,8 +61,9 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the bars_of() each step of all ladders: `ratio` is over the first, `gain_...` over the one before."""
-    named = {step["label"]: len(chosen(step.get("precision"))) for step in tables.show.get("steps", ())}
-    settings = {name for step in tables.show.get("steps", ()) for name in step} - {"label", "precision"}
+    steps = tables.show.get("steps", ())
+    named = {step["label"]: len(chosen(step.get("precision"))) for step in steps}
+    settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
         first = before = None

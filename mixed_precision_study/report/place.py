@@ -1,30 +1,28 @@
 """Where a report may be written: over what an earlier report left, and never over a file of a person's."""
 
+import re
 import time
 from pathlib import Path
 
 from ..parameters import UserError
 
-MARKS = {  # bytes of which a file of a report holds one near its beginning, and a person's file none
-    ".ipynb": [b"injected-parameters"],  # papermill adds them
-    ".html": [b"<b>Mixed precision study</b>"],
-    ".csv": [b"comparison,explains,timed,", b"comparison,precision,baseline,", b"article,year,card,"],
-    ".png": [b"PLTE"],  # at once behind the head, where other programs write more
+MARKS = {  # pattern that a file of a report has in its first MiB, and a person's file lacks
+    ".ipynb": b"injected-parameters",  # papermill adds them
+    ".html": b"<b>Mixed precision study</b>",
+    ".csv": b"comparison,explains,timed,|comparison,precision,baseline,|article,year,card,",
+    ".png": rb"(?s)\A.{37}PLTE",  # at once behind the head, where other programs write more
 }
-NEAR = {".png": 41}  # bytes; 2**20 of other files
 
 
-def of_a_report(path: Path, *marks: bytes) -> bool:
+def of_a_report(path: Path, mark: bytes = b"") -> bool:
     """Return whether an earlier report wrote this file, as its contents show, or nothing stands there.
 
-    `marks` are those of the file, by default the MARKS of its ending.
-
-    A link stands for nothing, because written_whole() replaces it and leaves alone what it leads to.
+    `mark` is the pattern of its contents, by default that of its ending in MARKS. A link
+    stands for nothing, because written_whole() replaces it and leaves alone what it leads to.
     """
     if path.is_symlink() or not path.exists():
         return True
-    head = path.read_bytes()[: NEAR.get(path.suffix, 2**20)] if path.is_file() else b""
-    return any(mark in head for mark in marks or MARKS[path.suffix])
+    return path.is_file() and bool(re.search(mark or MARKS[path.suffix], path.read_bytes()[: 2**20]))
 
 
 def check_place(folder: Path, notebook: Path) -> None:

@@ -30,11 +30,9 @@ def section(tables: Tables) -> Section:
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
     labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
-    cases = tables.quality
-    if len(cases):
-        cases = cases.dropna(subset=["low90", "margin"])
-        cases = cases.assign(label=cases.comparison.map(labels), model=cases.comparison.map(tables.comparisons["name"]))
-    if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
+    cases = tables.quality.dropna(subset=["low90", "margin"])
+    cases = cases.assign(label=cases.comparison.map(labels))
+    if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
         more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * bool(good < len(cases))

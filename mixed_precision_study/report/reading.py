@@ -79,8 +79,7 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
-    in_order = sorted(sound, key=lambda record: record["finished_at"] or "")
-    in_order.sort(key=lambda record: -places[folder_of(record)])
+    in_order = sorted(sound, key=lambda record: (-places[folder_of(record)], record["finished_at"] or ""))
     standing = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
     asked = {data_asked_for(record) for record in sound if record["synthetic"]}

@@ -437,7 +437,6 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             named = [run for run in (*base, *own) if run["metric_name"]]
             if not own or not named:
                 continue
-            metric, better = named[0]["metric_name"], named[0]["metric_better"]
             found = quality_difference(by_seed(own), by_seed(base), named[0])
             if not found:
                 continue
@@ -446,7 +445,8 @@ def quality_of(tables: Tables) -> pd.DataFrame:
                 found["outcome"] = UNKNOWN
             if tables.on_cpu:
                 found["outcome"] = ON_CPU
-            row = {"comparison": number, "precision": precision, "metric": metric, "better": better}
+            row = {"comparison": number, "precision": precision, "metric": found["metric"]}
+            row["better"] = named[0]["metric_better"]
             usable = (
                 found["outcome"] in AS_GOOD and has_learned(own)
                 if precision in NO_FP32_WEIGHTS

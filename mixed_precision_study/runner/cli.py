@@ -240,9 +240,6 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
     Its records lie in `places`, by default in the folder itself.
     """
-    if not notebook.exists():
-        say(f"there is no {notebook.name} beside the studies file, so no report was drawn")
-        return True
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}

@@ -237,10 +237,18 @@ def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, an
 
 def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
     """Write the record of a training that could not write its own. `known` are other fields of it."""
-    facts = {"started_at": utc_now(), "finished_at": utc_now(), "device_type": "cpu", **known}
+    facts = {
+        "started_at": utc_now(),
+        "finished_at": utc_now(),
+        "device_type": "cpu",
+        "status": status,
+        "reason": reason,
+        "study": run.study,
+        "order_in_comparison": run.order,
+        **known,
+    }
     if device.visible:
         facts |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": device.visible.removeprefix("GPU-")}
-    facts |= {"status": status, "reason": reason, "study": run.study, "order_in_comparison": run.order}
     write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..judge.conditions import flags_of, held_back, why_made_up
+from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
@@ -68,7 +68,7 @@ def in_words(record: dict) -> str:
     words += [f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record[key] is not None]
     words += [f"{record['metric_name']} {metric[-1]:.4g}"] if metric else []
     flags = [f"made-up data, because {why}"] if (why := why_made_up(record)) else []
-    flags += flags_of(record) if held_back(record) or record["gpu_shared"] else []
+    flags += flags_of(record)
     return ", ".join([*words, *(["Caution: " + "; ".join(flags)] if flags else [])])
 
 

@@ -120,8 +120,8 @@ class ImageData(TrainingData):
     image_size: tuple[int, int]  # (height, width) that the model gets
     mean: Any  # of the pixels, from 0 to 255
     std: Any
-    gpu_batches: Callable[[torch.Generator, torch.dtype, int], Iterator[Batch]]  # of an epoch, normalised
-    held_out_batches: Callable[[int], Iterator[Batch]]  # of uint8 images
+    gpu_batches: Callable[..., Iterator[Batch]]  # (generator, type, size): of an epoch, normalised
+    held_out_batches: Callable[..., Iterator[Batch]]  # (size): of uint8 images
     take: Callable[[int], torch.Tensor]
     labels: torch.Tensor
     training: torch.Tensor  # indices of the images to train on
