@@ -14,11 +14,14 @@ from pathlib import Path
 
 from . import __version__
 from .parameters import UserError
+from .report.place import of_a_report
 from .store.commit import PACKAGE, ROOT, packed_package
 from .store.files import written_whole
 
-FINDER = """\
-# @title The code of this study, packed into this file
+MARK = "# @title The code of this study, packed into this file"
+FINDER = (
+    MARK
+    + """
 import atexit
 import base64
 import io
@@ -35,7 +38,7 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
-MARK = "# @title The code of this study, packed into this file"
+)
 WIDTH = 20_000  # characters per line of the packed code
 
 
@@ -59,7 +62,7 @@ def build(folder: Path) -> Iterator[Path]:
     packed = packed_package()
     sources = sorted((ROOT / "notebooks").glob("*.ipynb"))
     for target in (folder / path.name for path in sources):
-        if target.exists() and not target.is_symlink() and MARK not in target.read_text(encoding="utf-8"):
+        if not of_a_report(target, MARK.encode()):
             raise UserError(f"{target} is no standalone notebook; choose another folder.")
     for path in sources:
         with written_whole(folder / path.name) as temporary:

@@ -15,7 +15,7 @@ def find_bottleneck(record: dict) -> tuple[str, str]:
     Where the same training was faster as a CUDA graph beyond the margin (`graph_gain`, which a report notes), launches
     are the limit, although the GPU idles less than IDLE, because a graph removes nothing else.
     """
-    families = dict(record["kernel_family_fractions"] or [])
+    families = dict(record["kernel_family_fractions"])
     if record["gpu_busy_fraction"] is None or not families:
         return "not known", f"what limits it is not known ({record['profile_reason'] or 'it was not profiled'})"
     idle = round(1 - record["gpu_busy_fraction"], 6)  # 1 - 0.8 is a little less than 0.2

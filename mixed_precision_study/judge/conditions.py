@@ -23,7 +23,7 @@ Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 def host_of(record: dict) -> tuple | None:
     """Return what tells hosts apart, or None: machines of one image share an identity, so processors tell, too."""
-    return tuple(record.get(field) for field in HOST) if record.get("host_id") else None
+    return tuple(record[field] for field in HOST) if record["host_id"] else None
 
 
 def name_beside(record: dict, other: dict) -> str:
@@ -39,9 +39,9 @@ def name_beside(record: dict, other: dict) -> str:
 
 def slowdowns(record: dict) -> dict[str, float]:
     """Return {reason: share of the samples} of what slowed the GPU for a noticeable time."""
-    if record.get("throttled") is False:
+    if record["throttled"] is False:
         return {}
-    return {name: share for name, share in record.get("throttle_fractions") or () if share >= DISTURBED}
+    return {name: share for name, share in record["throttle_fractions"] if share >= DISTURBED}
 
 
 def held_back(record: dict) -> bool:
@@ -65,14 +65,14 @@ def flags_of(record: dict) -> list[str]:
     if held_back(record):
         reasons = [f"{name} {share:.0%}" for name, share in slowdowns(record).items() if name != POWER_CAP]
         flags.append(f"throttled ({', '.join(reasons)} of the time)")
-    if record.get("gpu_shared"):
+    if record["gpu_shared"]:
         flags.append("GPU shared with another process")
     return flags
 
 
 def why_made_up(record: dict) -> str:
     """Return why a run trained on made-up data, or nothing where its data are real or not known yet."""
-    if not record.get("synthetic"):
+    if not record["synthetic"]:
         return ""
     asked = data_asked_for(record) == "synthetic"
     return "they were asked for" if asked else "the real data were neither found nor could be downloaded"
@@ -80,7 +80,7 @@ def why_made_up(record: dict) -> str:
 
 def said_of_made_up(records: Sequence[dict]) -> str:
     """Return in one sentence how many of the runs that trained did so on made-up data, and why, or nothing."""
-    trained = [record for record in records if record.get("epoch_seconds")]
+    trained = [record for record in records if record["epoch_seconds"]]
     reasons = [reason for record in trained if (reason := why_made_up(record))]
     if not reasons:
         return ""
@@ -97,7 +97,7 @@ def conditions_of(record: dict) -> list[str]:
 
 def clocks_apart(own: dict, base: dict) -> str | None:
     """Return by how much the median clocks of two runs differ, or None where they are alike or not known."""
-    clocks = [record.get("sm_clock_mhz_median") or 0 for record in (own, base)]
+    clocks = [record["sm_clock_mhz_median"] or 0 for record in (own, base)]
     if not all(clocks) or max(clocks) <= min(clocks) * (1 + CLOCKS_ALIKE):
         return None
     return f"clock {clocks[0]:.0f} MHz against {clocks[1]:.0f} MHz"
@@ -107,15 +107,15 @@ def one_sided(own: dict, base: dict) -> list[str]:
     """Return what slowed or disturbed one of the two runs and not the other, with its precision."""
     found = []
     for record, other in ((own, base), (base, own)):
-        if set(slowdowns(record)) - set(slowdowns(other)) or (record.get("gpu_shared") and not other.get("gpu_shared")):
+        if set(slowdowns(record)) - set(slowdowns(other)) or (record["gpu_shared"] and not other["gpu_shared"]):
             found += [f"{name_beside(record, other)} {text}" for text in conditions_of(record)]
     return found
 
 
 def order_difference(own: dict, base: dict) -> str | None:
     """Return that one of the two was the first of its process and the other was not, or None."""
-    before = own.get("runs_before_in_process"), base.get("runs_before_in_process")
-    same_process = own.get("process_id") and own.get("process_id") == base.get("process_id")
+    before = own["runs_before_in_process"], base["runs_before_in_process"]
+    same_process = own["process_id"] and own["process_id"] == base["process_id"]
     if before[0] == before[1] or same_process:
         return None
     places = ["unknown" if count is None else str(count + 1) for count in before]
@@ -127,14 +127,14 @@ def differences(own: dict, base: dict) -> list[str]:
     """Return in which conditions two runs differ, as short phrases, from the software to what disturbed one of them."""
     found = []
     for field, name in (SOFTWARE | HOST).items():
-        if own.get(field) != base.get(field):
-            values = [str(record.get(field) or "unknown")[:SHOWN] for record in (own, base)]
+        if own[field] != base[field]:
+            values = [str(record[field] or "unknown")[:SHOWN] for record in (own, base)]
             found.append(f"{name} {values[0]} against {values[1]}")
     for field, text in (
         ("kernel_forked", "only the kernel of {} was forked"),
         ("sm_clock_mhz_median", "clock of {} only"),
     ):
-        having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0].get(field)]
+        having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0][field]]
         found += [text.format(*having)] if len(having) == 1 else []
     return found + list(filter(None, (order_difference(own, base), clocks_apart(own, base)))) + one_sided(own, base)
 
@@ -146,7 +146,7 @@ def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
             reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
             if reasons:
                 return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
-        slower = min((own, base), key=lambda record: record.get("sm_clock_mhz_median") or 0)
+        slower = min((own, base), key=lambda record: record["sm_clock_mhz_median"] or 0)
         if (clock := clocks_apart(own, base)) and POWER_CAP not in slowdowns(slower):
             return f"{clock}, which the power cap does not explain"
     return None
@@ -156,8 +156,8 @@ def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
     """Return that one precision began before the other in all of several pairs, each on one GPU, or None."""
     first = set()
     for pair in pairs:
-        starts = [(one.get("started_at") or "", one.get("runs_before_in_process") or 0) for one in pair]
-        known = len({one.get("gpu_uuid") for one in pair}) == 1 and all(start for start, _ in starts)
+        starts = [(one["started_at"] or "", one["runs_before_in_process"] or 0) for one in pair]
+        known = len({one["gpu_uuid"] for one in pair}) == 1 and all(start for start, _ in starts)
         first.add(starts[0] < starts[1] if known and starts[0] != starts[1] else None)
     if len(pairs) < 2 or first not in ({True}, {False}):
         return None

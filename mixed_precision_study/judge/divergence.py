@@ -14,12 +14,8 @@ MOST = 0.5  # of the steps
 
 def skipped_fraction(record: dict) -> float:
     """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if it is not known."""
-    epochs = len(record.get("epoch_seconds") or ())
-    size = record["batch_size_used"] or record["settings"]["batch_size"]
-    steps = record.get("steps_per_epoch") or 0
-    if not steps and isinstance(size, int):
-        steps = (record.get("samples_per_epoch") or 0) // size
-    return min(1.0, (record.get("skipped_steps") or 0) / (steps * epochs)) if steps * epochs else 0.0
+    steps = (record["steps_per_epoch"] or 0) * len(record["epoch_seconds"])
+    return min(1.0, (record["skipped_steps"] or 0) / steps) if steps else 0.0
 
 
 def gain_over_chance(record: dict) -> float | None:
@@ -29,7 +25,7 @@ def gain_over_chance(record: dict) -> float | None:
     chance's counts as perfect, because no text is known beforehand.
     """
     last = last_metric(record)
-    chance = record.get("chance_metric")
+    chance = record["chance_metric"]
     if last is None or chance is None:
         return None
     if record["metric_better"] == "higher":
@@ -37,7 +33,7 @@ def gain_over_chance(record: dict) -> float | None:
         return (last - chance) / room
     if chance <= 0:
         return None
-    if record.get("metric_name") == "perplexity" and chance > 1:
+    if record["metric_name"] == "perplexity" and chance > 1:
         return 2 * (1 - math.log(max(last, 1)) / math.log(chance))
     return 1 - last / chance
 
@@ -61,7 +57,7 @@ def settled(record: dict) -> dict:
 
     The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps the metric.
     """
-    metric, loss = record.get("metric") or [], record.get("train_loss") or []
+    metric, loss = record["metric"], record["train_loss"]
     before, last = (gain_over_chance({**record, "metric": metric[:end]}) for end in (len(metric) - 1, len(metric)))
     if before is None or last is None or before <= last:
         return record
@@ -80,7 +76,7 @@ def find_diverged(records: Iterable[dict]) -> dict[str, str]:
     gains: dict[str, list[float]] = {}
     for record in ok_runs:
         gain = gain_over_chance(record)
-        gains.setdefault(str(record.get("precision") or record["run_id"]), []).extend([] if gain is None else [gain])
+        gains.setdefault(record["precision"], []).extend([] if gain is None else [gain])
     expected = gain_to_expect(gains)
     any_metric = any(last_metric(record) is not None for record in ok_runs)
     found = {}
@@ -88,7 +84,7 @@ def find_diverged(records: Iterable[dict]) -> dict[str, str]:
         gain = gain_over_chance(record)
         if skipped_fraction(record) > MOST:
             found[record["run_id"]] = f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
-        elif record.get("metric") and last_metric(record) is None and any_metric:
+        elif record["metric"] and last_metric(record) is None and any_metric:
             found[record["run_id"]] = "its last metric is not finite where another precision has one"
         elif expected and gain is not None and gain < CHANCE * expected[0]:
             share = f"{gain:.0%} of the way from chance to perfect"

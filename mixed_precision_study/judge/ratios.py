@@ -31,7 +31,7 @@ INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")  # None wh
 def block_times(record: dict) -> np.ndarray:
     """Return the timed epochs as an array (epochs, blocks) of seconds; records without blocks have one per epoch."""
     epochs = record["epoch_seconds"]
-    blocks = record.get("block_seconds") or []
+    blocks = record["block_seconds"]
     whole = blocks and len(blocks) % len(epochs) == 0
     return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
 
@@ -125,8 +125,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     lost: that their quality is worse than the other side's, or None
     """
     every, fair = pairs, fairly_timed_pairs(pairs)
-    ratios = [(pair, total_ratio(*pair)) for pair in fair]
-    usable = [(pair, ratio) for pair, ratio in ratios if ratio is not None]
+    usable = [(pair, one) for pair in fair if (one := total_ratio(*pair)) is not None]
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
@@ -135,7 +134,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     by_host: dict[object, list] = {}
     for pair, one in usable:
-        by_host.setdefault(host_of(pair[0]) or pair[0].get("gpu_uuid"), []).append((pair, one))
+        by_host.setdefault(host_of(pair[0]) or pair[0]["gpu_uuid"], []).append((pair, one))
     ends = [exponential(fmean(by_process(one))) for one in by_host.values()]
     if len(ends) >= FEWEST_HOSTS and not graph:
         ratio = median(ends)
@@ -165,7 +164,7 @@ def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
     """Return the mean logarithm of the ratios of each two processes. Records without a process are one each."""
     found: dict[tuple, list[float]] = {}
     for pair, ratio in ratios:
-        key = tuple(record.get("process_id") or id(record) for record in pair)
+        key = tuple(record["process_id"] or id(record) for record in pair)
         found.setdefault(key, []).append(logarithm_of(ratio))
     return [fmean(values) for values in found.values()]
 

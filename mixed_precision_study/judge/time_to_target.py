@@ -18,27 +18,15 @@ def target_of(record: dict, own: float = 0.0) -> float | None:
     return (own or record["metric_target"]) if record["metric_better"] else None
 
 
-def trainings_in(record: dict) -> list[tuple[list[float], list[float | None]]]:
-    """Return (seconds of the epochs, metrics) of each repeat of an ok run; both lists are equally long."""
-    seconds, metrics = record["epoch_seconds"], record["metric"]
-    epochs = record["settings"].get("epochs")
-    size = epochs if type(epochs) is int and epochs > 0 else max(1, len(seconds))
-    parts = [(seconds[start : start + size], metrics[start : start + size]) for start in range(0, len(seconds), size)]
-    return [(times, values) for times, values in parts if times and len(times) == len(values)]
-
-
-def to_target(record: dict, target: float) -> list[ToTarget]:
-    """Return what each training of an ok run needed to reach a target."""
+def to_target(record: dict, target: float) -> ToTarget:
+    """Return what an ok run that was evaluated needed to reach a target."""
     sign = 1 if record["metric_better"] == "higher" else -1
-    total, energy = sum(record["epoch_seconds"]), record.get("energy_joules")
-    found = []
-    for times, values in trainings_in(record):
-        reached = [value is not None and sign * value >= sign * target for value in values]
-        epochs = reached.index(True) + 1 if True in reached else None
-        seconds = sum(times[:epochs]) if epochs else None
-        joules = None if seconds is None or energy is None else energy * seconds / total
-        found.append(ToTarget(epochs, seconds, joules, fmean(times)))
-    return found
+    times, energy = record["epoch_seconds"], record["energy_joules"]
+    reached = [value is not None and sign * value >= sign * target for value in record["metric"]]
+    epochs = reached.index(True) + 1 if True in reached else None
+    seconds = sum(times[:epochs]) if epochs else None
+    joules = None if seconds is None or energy is None else energy * seconds / sum(times)
+    return ToTarget(epochs, seconds, joules, fmean(times))
 
 
 def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:

@@ -25,7 +25,7 @@ def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> str | None:
 def why_skipped(records: Sequence[dict]) -> str | None:
     """Return that too many steps of a run were skipped, or None. The run with the largest share counts."""
     worst = max(records, key=skipped_fraction)
-    if (worst.get("skipped_steps") or 0) < FEW_SKIPPED or skipped_fraction(worst) < SKIPPED:
+    if (worst["skipped_steps"] or 0) < FEW_SKIPPED or skipped_fraction(worst) < SKIPPED:
         return None
     return f"{worst['precision']} did not train: {skipped_fraction(worst):.0%} of its steps were skipped"
 
@@ -34,7 +34,7 @@ def why_no_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> str | None:
     """Return that a run on one side has no finite last metric although it was evaluated, or None."""
     for pair in pairs:
         record, other = pair[side], pair[1 - side]
-        evaluated = record.get("metric") or last_metric(other) is not None
+        evaluated = record["metric"] or last_metric(other) is not None
         if evaluated and last_metric(record) is None:
             return f"{record['precision']} did not train: its last {metric_name(record)} is missing or not finite"
     return None
@@ -56,7 +56,7 @@ def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
 
 def metric_name(record: dict) -> str:
     """Return the name of a run's metric as words."""
-    return (record.get("metric_name") or "metric").replace("_", " ")
+    return (record["metric_name"] or "metric").replace("_", " ")
 
 
 def has_learned(records: Sequence[dict]) -> bool:

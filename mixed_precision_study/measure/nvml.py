@@ -122,10 +122,10 @@ def used_mib(uuid: str) -> float | None:
     return used
 
 
-def cuda_of_driver() -> tuple[int, int] | None:
-    """Return the newest CUDA version (major, minor) that the driver knows, None if NVML does not say."""
+def cuda_of_driver() -> int | None:
+    """Return the newest major version of CUDA that the driver knows, None if NVML does not say."""
     version = NvmlGpu().answer("SystemGetCudaDriverVersion")
-    return None if version is None else (version // 1000, version % 1000 // 10)
+    return version and version // 1000
 
 
 def is_lost(uuid: str, text: str, answered: bool) -> bool:

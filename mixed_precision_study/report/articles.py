@@ -104,11 +104,19 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
             theirs, own = base / value if row.quantity == "time" else value / base, ours.get("ratio")
         batch = f"batch {row.batch:g}" if row.batch > 0 else None
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
-        line = {"article": row.article, "year": row.year, "card": row.card}
-        line |= {"claim": ", ".join(part for part in parts if not pd.isna(part)), "theirs": theirs, "ours": own}
-        line |= {name: ours.get(name) for name in ("low", "high", "hosts", "device")}
-        line |= {"n": ours.get("processes") or ours.get("runs"), "testable": pd.isna(row.untestable)}
-        rows.append(line | {"reason": row.untestable})
+        line = {
+            "article": row.article,
+            "year": row.year,
+            "card": row.card,
+            "claim": ", ".join(part for part in parts if not pd.isna(part)),
+            "theirs": theirs,
+            "ours": own,
+            **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
+            "n": ours.get("processes") or ours.get("runs"),
+            "testable": pd.isna(row.untestable),
+            "reason": row.untestable,
+        }
+        rows.append(line)
     return pd.DataFrame(rows).round(4)
 
 
@@ -134,8 +142,10 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
             base = [] if pd.isna(row.baseline) else tables.runs(bases[0], row.baseline) if bases else []
             if not own or not (base or pd.isna(row.baseline)):
                 continue
-            found: dict[str, Any] = {"name": comparison["name"], "device": comparison.device, "precision": precision}
-            found["runs"] = len(own)
+            found: dict[str, Any] = comparison[["name", "device"]].to_dict() | {
+                "precision": precision,
+                "runs": len(own),
+            }
             if time:
                 found |= tables.between(own, base) or {}
                 if "ratio" not in found or found["untrained"]:

@@ -40,10 +40,23 @@ BLOCK_GAP = 0.6  # of a bar
 FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
 SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
-BARS: dict = {"palette": COLOURS, "saturation": 1, "width": 0.88, "dodge": False, "native_scale": True}
-BARS |= {"errorbar": None, "legend": False, "linewidth": 0}
-STATUS = {"oom": "out of memory", "diverged": "did not learn", "unsupported": "not supported"}
-STATUS |= {"killed": "was killed", "timeout": "timed out"}
+BARS: dict = {
+    "palette": COLOURS,
+    "saturation": 1,
+    "width": 0.88,
+    "dodge": False,
+    "native_scale": True,
+    "errorbar": None,
+    "legend": False,
+    "linewidth": 0,
+}
+STATUS = {
+    "oom": "out of memory",
+    "diverged": "did not learn",
+    "unsupported": "not supported",
+    "killed": "was killed",
+    "timeout": "timed out",
+}
 STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
     **dict.fromkeys(("axes.axisbelow", "axes.grid", "patch.force_edgecolor"), True),
     **dict.fromkeys(("xtick.bottom", "ytick.left"), False),

@@ -188,7 +188,7 @@ def finding_of(pairs: pd.DataFrame) -> str:
 
 def texts(column: Iterable, form: str) -> list[str]:
     """Return numbers as the cells of a column, "–" where one is unknown."""
-    return ["–" if value is None or pd.isna(value) else form.format(value).replace("-", "−") for value in column]
+    return ["–" if pd.isna(value) else form.format(value).replace("-", "−") for value in column]
 
 
 def ratio_texts(rows: pd.DataFrame) -> list[str]:

@@ -23,8 +23,15 @@ from .sure import range_of_hosts
 from .tables import Tables, alike, bars_of
 from .words import listed
 
-USUAL_WAY = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
-USUAL_WAY |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
+USUAL_WAY = {
+    "execution": "eager",
+    "channels_last": False,
+    "scaler": "pytorch",
+    "compile_mode": "default",
+    "rounding": "nearest",
+    "allow_fp16_accumulation": False,
+    "loader": "gpu",
+}  # of settings that are ways
 ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
 multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
 ADDED = {("cuda_graph", "compile_cuda_graph"): "torch.compile", ("compile", "compile_cuda_graph"): "CUDA graph"}
@@ -54,8 +61,9 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the bars_of() each step of all ladders: `ratio` is over the first, `gain_...` over the one before."""
-    named = {step["label"]: len(chosen(step.get("precision"))) for step in tables.show.get("steps", ())}
-    settings = {name for step in tables.show.get("steps", ()) for name in step} - {"label", "precision"}
+    steps = tables.show.get("steps", ())
+    named = {step["label"]: len(chosen(step.get("precision"))) for step in steps}
+    settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
         first = before = None

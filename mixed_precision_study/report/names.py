@@ -17,8 +17,12 @@ NAMES = {  # key of a precision: (short name, full name, colour), in the order o
 }
 ORDER = list(NAMES)
 COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
-WAYS = {"eager": "eager", "compile": "compiled", "cuda_graph": "CUDA graph"}
-WAYS |= {"compile_cuda_graph": "compiled CUDA graph"}
+WAYS = {
+    "eager": "eager",
+    "compile": "compiled",
+    "cuda_graph": "CUDA graph",
+    "compile_cuda_graph": "compiled CUDA graph",
+}
 METRICS = {"accuracy": "accuracy", "perplexity": "perplexity", "mean_absolute_error": "mean absolute error"}
 
 

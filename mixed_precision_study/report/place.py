@@ -1,28 +1,28 @@
 """Where a report may be written: over what an earlier report left, and never over a file of a person's."""
 
+import re
 import time
 from pathlib import Path
 
 from ..parameters import UserError
 
-MARKS = {  # bytes of which a file of a report holds one near its beginning, and a person's file none
-    ".ipynb": [b"injected-parameters"],  # papermill adds them
-    ".html": [b"<b>Mixed precision study</b>"],
-    ".csv": [b"comparison,explains,timed,", b"comparison,precision,baseline,", b"article,year,card,"],
-    ".png": [b"PLTE"],  # at once behind the head, where other programs write more
+MARKS = {  # pattern that a file of a report has in its first MiB, and a person's file lacks
+    ".ipynb": b"injected-parameters",  # papermill adds them
+    ".html": b"<b>Mixed precision study</b>",
+    ".csv": b"comparison,explains,timed,|comparison,precision,baseline,|article,year,card,",
+    ".png": rb"(?s)\A.{37}PLTE",  # at once behind the head, where other programs write more
 }
-NEAR = {".png": 41}  # bytes; 2**20 of other files
 
 
-def of_a_report(path: Path) -> bool:
+def of_a_report(path: Path, mark: bytes = b"") -> bool:
     """Return whether an earlier report wrote this file, as its contents show, or nothing stands there.
 
-    A link stands for nothing, because written_whole() replaces it and leaves alone what it leads to.
+    `mark` is the pattern of its contents, by default that of its ending in MARKS. A link
+    stands for nothing, because written_whole() replaces it and leaves alone what it leads to.
     """
     if path.is_symlink() or not path.exists():
         return True
-    head = path.read_bytes()[: NEAR.get(path.suffix, 2**20)] if path.is_file() else b""
-    return any(mark in head for mark in MARKS[path.suffix])
+    return path.is_file() and bool(re.search(mark or MARKS[path.suffix], path.read_bytes()[: 2**20]))
 
 
 def check_place(folder: Path, notebook: Path) -> None:
@@ -30,20 +30,17 @@ def check_place(folder: Path, notebook: Path) -> None:
 
     Beside records set_aside() renames such a file, unless a person's notebooks lie there.
     """
-    sources = (folder / "studies.yaml").exists()
-    sources |= not all(map(of_a_report, set(folder.glob("*.ipynb")) - {folder / "summary.ipynb"}))
-    names = ("summary.ipynb", "summary.html")
-    taken = [name for name in names if not of_a_report(folder / name)]
-    if not sources and any(folder.glob("*.json")):
+    drawn, log = folder / "summary.ipynb", folder / "logs" / "summary.log"
+    taken = [path for path in (drawn, drawn.with_suffix(".html")) if not of_a_report(path)]
+    if any(folder.glob("*.json")) and all(map(of_a_report, {*folder.glob("*.ipynb")} - {drawn})):
         taken = []
-    if (folder / names[0]).exists() and notebook.exists() and notebook.samefile(folder / names[0]):
-        taken = [names[0]]
-    log = "logs/summary.log"
-    if (folder / log).is_file() and not any(folder.glob("logs/.*lock")):
+    if log.is_file() and not any(folder.glob("logs/.*lock")):
         taken.append(log)
+    if drawn.resolve() == notebook.resolve():
+        taken = [drawn]
     if taken:
         advice = "which no report has written; choose another folder with --output-dir DIR"
-        raise UserError(f"a report in {folder} would replace {taken[0]}, {advice}.")
+        raise UserError(f"a report would replace {taken[0]}, {advice}.")
 
 
 def set_aside(path: Path) -> Path | None:

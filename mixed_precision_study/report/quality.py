@@ -30,11 +30,9 @@ def section(tables: Tables) -> Section:
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
     labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
-    cases = tables.quality
-    if len(cases):
-        cases = cases.dropna(subset=["low90", "margin"])
-        cases = cases.assign(label=cases.comparison.map(labels), model=cases.comparison.map(tables.comparisons["name"]))
-    if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
+    cases = tables.quality.dropna(subset=["low90", "margin"])
+    cases = cases.assign(label=cases.comparison.map(labels))
+    if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
         more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * bool(good < len(cases))
@@ -123,7 +121,7 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
     for run in runs:
         for epoch, loss in enumerate(run["train_loss"]):
             if loss is not None:
-                found.setdefault(epoch % (run["settings"].get("epochs") or len(run["train_loss"])), []).append(loss)
+                found.setdefault(epoch, []).append(loss)
     return {epoch: median(losses) for epoch, losses in found.items()}
 
 
@@ -179,8 +177,8 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
 
 
 def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
-    """Return what each training of some ok runs needed to reach a target."""
-    return [one for run in runs for one in to_target(run, target)]
+    """Return what each of some ok runs that were evaluated needed to reach a target."""
+    return [to_target(run, target) for run in runs if run["metric"]]
 
 
 def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:

@@ -14,13 +14,8 @@ from ..store.record import comparison_key, contradiction, data_asked_for
 OWN_RUNS = "outputs"
 PUBLISHED = re.compile("(main|more|checks|archive)/")  # folders of committed results, as in .gitignore
 PLACE = ("device_type", "gpu_name")
-KNOWN_LATE = (
-    *PLACE,
-    "dataset_used",
-    "data_fingerprint",
-    "identity",
-    "synthetic",
-)  # what a run finds out only when it has started
+# What a run finds out only when it has started.
+KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "identity", "synthetic")
 
 
 def settings_of(record: dict) -> tuple:
@@ -33,22 +28,17 @@ def settings_of(record: dict) -> tuple:
 
 def learn_place(records: list[dict]) -> None:
     """Complete runs that ended before they knew their device or data, if all runs with equal settings agree on them."""
-    names = (*KNOWN_LATE, "gpu_uuid")
     late = [one for one in records if not (one["device_type"] and one["dataset_used"])]
-    places: dict[tuple, dict[tuple, dict]] = {settings_of(record): {} for record in late}
+    alike: dict[tuple, dict[tuple, dict]] = {}  # {settings: {place: the first run there}}
     for record in records if late else ():
         if record["device_type"] and record["dataset_used"]:
-            place = tuple(json.dumps(record[name]) for name in names)
-            places.get(settings_of(record), {}).setdefault(place, record)
+            place = (record["gpu_uuid"], known_late(record))
+            alike.setdefault(settings_of(record), {}).setdefault(place, record)
     for record in late:
-        known = [(number, json.dumps(record[name])) for number, name in enumerate(names) if record[name] is not None]
-        there = [
-            (one, other)
-            for one, other in places[settings_of(record)].items()
-            if all(one[number] == value for number, value in known)
-        ]
-        if len({one[:-1] for one, _ in there}) == 1:
-            record.update({name: there[0][1][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
+        known = {name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None}
+        there = [one for one in alike.get(settings_of(record), {}).values() if known.items() <= one.items()]
+        if len(set(map(known_late, there))) == 1:
+            record.update({name: there[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
 
 
 def known_late(record: dict) -> tuple:
@@ -89,8 +79,7 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
-    in_order = sorted(sound, key=lambda record: record["finished_at"] or "")
-    in_order.sort(key=lambda record: -places[folder_of(record)])
+    in_order = sorted(sound, key=lambda record: (-places[folder_of(record)], record["finished_at"] or ""))
     standing = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
     asked = {data_asked_for(record) for record in sound if record["synthetic"]}

@@ -12,8 +12,14 @@ from .section import Chart, File, Section
 from .tables import Tables
 from .words import plain
 
-SUBJECTS = {"articles": articles, "steps": ladder, "over": growth, "inference": inference, "execution": ladder}
-SUBJECTS["quality"] = quality
+SUBJECTS = {
+    "articles": articles,
+    "steps": ladder,
+    "over": growth,
+    "inference": inference,
+    "execution": ladder,
+    "quality": quality,
+}
 SECTIONS = (why, sure, ladder, growth, quality, memory, energy, inference, articles, numbers, provenance)
 EACH = (why, memory, energy)  # these draw each comparison
 
@@ -39,7 +45,7 @@ def sections_of(tables: Tables) -> Iterator[Section]:
     yield Section(parts=[File(name, content) for name, content in tables.csv().items()])  # before anything is drawn
     subject = next((module for name, module in SUBJECTS.items() if tables.show.get(name)), None)
     yield drawn(first_screen, tables, drawn(subject, tables) if subject else None)
-    many = len(tables.comparisons) > numbers.MANY
+    few = len(tables.comparisons) <= numbers.MANY
     for module in SECTIONS:
-        if module is not subject and not (many and module in EACH):
+        if module is not subject and (few or module not in EACH):
             yield drawn(module, tables)

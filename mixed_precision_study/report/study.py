@@ -1,11 +1,11 @@
 """What a study says of itself: its name, what it is about, and what its report has to show."""
 
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ import yaml
 from ..parameters import UserError, printable
 from ..store.files import read_file
 
-NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 LONGEST_NUMBER = 40  # digits
 MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
@@ -33,28 +32,37 @@ def number_of(loader: Plain, node: yaml.ScalarNode) -> Any:
     return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
 
 
-for one in NUMBERS:
-    Plain.add_constructor(one, number_of)
+Plain.add_constructor("tag:yaml.org,2002:int", number_of)
+Plain.add_constructor("tag:yaml.org,2002:float", number_of)
 
 
 def plain_yaml(text: str) -> Any:
     """Return what YAML holds. Raise ValueError or yaml.YAMLError where it is wrong or repeats itself beyond measure."""
-    loader = Plain(text[: MOST_LETTERS + 1])
-    node = loader.get_single_node() if len(text) <= MOST_LETTERS else None
-    if len(text) > MOST_LETTERS or size_of(node, {}) > MOST_VALUES:
-        raise ValueError(f"it has more than {MOST_LETTERS:,} letters or {MOST_VALUES:,} values, aliases written out")
-    return loader.construct_document(node) if node else None
+    if len(text) > MOST_LETTERS:
+        raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
+    loader = Plain(text)
+    node = loader.get_single_node()
+    if not node:
+        return None
+    if any(total > MOST_VALUES for total in accumulate(sizes_in(node))):
+        raise ValueError(f"it has more than {MOST_VALUES:,} values, aliases written out")
+    return loader.construct_document(node)
 
 
-def size_of(node: Any, known: dict[int, float]) -> float:
-    """Return how many values a part of YAML has with all that its aliases repeat; infinity in a circle."""
-    if not isinstance(node, yaml.CollectionNode | tuple):
-        return 1 + len(node.value) / 100 if node else 0
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        parts = node if isinstance(node, tuple) else node.value  # a tuple is a key with its value
-        known[id(node)] = 1 + sum(size_of(part, known) for part in parts)
-    return known[id(node)]
+def sizes_in(node: yaml.Node) -> Iterator[float]:
+    """Yield the size of each value in a part of YAML, aliases written out; in a circle they have no end."""
+    yield 1 + len(node.value) / 100
+    if isinstance(node, yaml.CollectionNode):
+        for part in chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value:
+            yield from sizes_in(part)
+
+
+def yaml_in(path: Path) -> Any:
+    """Return what a file of YAML holds, or raise UserError where it cannot be read."""
+    try:
+        return plain_yaml(read_file(path).decode())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read as YAML ({' '.join(str(error).split())}).") from None
 
 
 class Study(NamedTuple):
@@ -67,10 +75,7 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
     """Return what study.yaml says, or raise UserError; else what most records say, of which errors do no harm."""
     path = Path(folder) / "study.yaml"
     if path.is_file():
-        try:
-            return checked_study(plain_yaml(read_file(path).decode()), str(path))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise UserError(f"{path} cannot be read as YAML ({' '.join(str(error).split())}).") from None
+        return checked_study(yaml_in(path), str(path))
     found = Counter(json.dumps(record["study"]) for record in records if record.get("study"))
     for text, times in found.most_common(1):
         said = json.loads(text)

@@ -48,7 +48,7 @@ def cell_of(row: pd.Series) -> str:
     """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where 1 lies in it."""
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
-    if row.low is None or row.low != row.low:
+    if pd.isna(row.low):
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
     unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""

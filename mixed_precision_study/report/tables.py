@@ -94,24 +94,34 @@ class Tables:
             number = comparison.Index
             if runs := self.by_key.get((number, precision)):
                 baseline = "tf32" if self.runs(number, "tf32") else "fp32"
-                gib = [run["gib"] for run in runs if pd.notna(run["gib"])]
                 fair = [run for run in runs if id(run["record"]) in self.fair]
-                joules, rates = (
-                    [run[name] for run in fair if pd.notna(run[name])] for name in ("joules", "samples_per_second")
+                seconds, joules, rates = (
+                    [run[name] for run in fair if pd.notna(run[name])]
+                    for name in ("seconds", "joules", "samples_per_second")
                 )
-                metrics = [run["metric"] for run in runs if run["timed"] and pd.notna(run["metric"])]
-                ok = [run for run in self.timed_runs(number, precision) if run["epoch_seconds"]]
-                means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
-                row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
-                row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
-                row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
-                row |= {"seconds_high": max(means, default=None), "gib": max(gib, default=None)}
-                row |= {"joules": statistics.median(joules) if joules else None}
-                row |= {"samples_per_second": geometric(rates) if rates else None}
-                row |= {"metric": statistics.fmean(metrics) if metrics else None}
-                row |= {"status": "ok" if ok else runs[0]["status"]}
-                row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
-                bars[number].append(row)
+                gib, metrics = (
+                    [run[name] for run in runs if run["timed"] and pd.notna(run[name])] for name in ("gib", "metric")
+                )
+                row = {
+                    "comparison": number,
+                    "model": comparison.name,
+                    "task": comparison.task,
+                    "way": comparison.way,
+                    "more": comparison.more,
+                    "precision": precision,
+                    "baseline": baseline,
+                    "runs": len(fair),
+                    "seconds": geometric(seconds) if seconds else None,
+                    "seconds_low": min(seconds, default=None),
+                    "seconds_high": max(seconds, default=None),
+                    "gib": max(gib, default=None),
+                    "joules": statistics.median(joules) if joules else None,
+                    "samples_per_second": geometric(rates) if rates else None,
+                    "metric": statistics.fmean(metrics) if metrics else None,
+                    "status": "ok" if fair else runs[0]["status"],
+                }
+                unknown = dict.fromkeys(names) | {"stands": False}
+                bars[number].append(row | ratios.get((number, precision, baseline), unknown))
         return bars
 
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
@@ -241,7 +251,7 @@ def lent_baselines(groups: list[list[dict]]) -> list[tuple[dict, int]]:
 
 def training_row(record: dict, number: int) -> dict:
     """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without the data set."""
-    epochs, samples = record["epoch_seconds"], samples_in_epoch(record) if record["epoch_seconds"] else 0
+    epochs, samples = record["epoch_seconds"], samples_in_epoch(record)
     ok = record["status"] == "ok" and not is_explanation(record)
     return {
         "run_id": record["run_id"],
@@ -251,10 +261,10 @@ def training_row(record: dict, number: int) -> dict:
         "status": record["status"],
         "reason": record["reason"],
         "explains": is_explanation(record),
-        "timed": ok and bool(epochs),
+        "timed": ok,
         "seed": record["settings"]["seed"],
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
-        "seconds": statistics.fmean(epochs) if ok and epochs else None,
+        "seconds": statistics.fmean(epochs) if ok else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
         "gib": peak_gib(record) if ok else None,
         "card_gib": record["device_used_mib"] / 1024 if ok and record["device_used_mib"] is not None else None,
@@ -284,20 +294,29 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
             firsts.setdefault(number, record)
             precisions.setdefault(number, set()).add(record["precision"])
     rows = []
+    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
     for number, first in sorted(firsts.items()):
         settings = {name: json.loads(value) for name, value in comparison_key(first)}
         execution = settings.get("execution") or "eager"
-        row = {"notebook": first["notebook"], "model": str(first["settings"]["model"]), "name": model_name(first)}
-        row |= {"task": task_name(first), "way": way_name(execution), "device": device_name(first)}
-        row |= {"data": str(settings["dataset_used"]), "batch": first["settings"]["batch_size"], "execution": execution}
-        rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
-    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its settings}
-    for row in rows:
-        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row["settings"])
-    varied = {same: varied_in(found) for same, found in alike.items()}
-    for row in rows:
-        apart = varied[row["notebook"], row["name"], row["task"]]
-        row["more"] = ", ".join(told_apart(row["settings"], apart))
+        row = {
+            "notebook": first["notebook"],
+            "model": str(first["settings"]["model"]),
+            "name": model_name(first),
+            "task": task_name(first),
+            "way": way_name(execution),
+            "device": device_name(first),
+            "data": str(settings["dataset_used"]),
+            "batch": first["settings"]["batch_size"],
+            "execution": execution,
+            "settings": settings,
+            "precisions": len(precisions[number]),
+        }
+        rows.append(row)
+        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row)
+    for same in alike.values():
+        varied = varied_in([row["settings"] for row in same])
+        for row in same:
+            row["more"] = ", ".join(told_apart(row["settings"], varied))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
         parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
@@ -418,7 +437,6 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             named = [run for run in (*base, *own) if run["metric_name"]]
             if not own or not named:
                 continue
-            metric, better = named[0]["metric_name"], named[0]["metric_better"]
             found = quality_difference(by_seed(own), by_seed(base), named[0])
             if not found:
                 continue
@@ -427,7 +445,8 @@ def quality_of(tables: Tables) -> pd.DataFrame:
                 found["outcome"] = UNKNOWN
             if tables.on_cpu:
                 found["outcome"] = ON_CPU
-            row = {"comparison": number, "precision": precision, "metric": metric, "better": better}
+            row = {"comparison": number, "precision": precision, "metric": found["metric"]}
+            row["better"] = named[0]["metric_better"]
             usable = (
                 found["outcome"] in AS_GOOD and has_learned(own)
                 if precision in NO_FP32_WEIGHTS

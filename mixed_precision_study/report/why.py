@@ -77,7 +77,14 @@ def section(tables: Tables) -> Section:
         advice = advice_of(row.limit, row.record).removeprefix(": try ")
         for key in ORDER:
             advice = advice.replace(key, precision_name(key))
-        rows.append({"model": row.name, "way": row.block, "precision": short_name(row.precision)})
-        rows[-1] |= {"limited by": row.limit, "largest other kernels": longest_others(row.record), "try": advice or "-"}
+        cells = {
+            "model": row.name,
+            "way": row.block,
+            "precision": short_name(row.precision),
+            "limited by": row.limit,
+            "largest other kernels": longest_others(row.record),
+            "try": advice or "-",
+        }
+        rows.append(cells)
     section.table(rows, "What limits each step, and what to try")
     return section

@@ -167,8 +167,8 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 def check_records(place: Path, word: str) -> None:
     """Raise UserError where a report could use no record of a place that was given as `word`."""
     own = (ROOT / OWN_RUNS).resolve()
-    files = [path for path in place.rglob("*") if path.suffix in (".json", ".zip")] if place == own else []
-    if place == own and all(PUBLISHED.match(path.relative_to(own).as_posix()) for path in files):
+    names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.suffix in (".json", ".zip"))
+    if place == own and all(map(PUBLISHED.match, names)):
         advice = "give one of the published results, such as outputs/main/quick-h100"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)
@@ -240,9 +240,6 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
     Its records lie in `places`, by default in the folder itself.
     """
-    if not notebook.exists():
-        say(f"there is no {notebook.name} beside the studies file, so no report was drawn")
-        return True
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}

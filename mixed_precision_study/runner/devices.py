@@ -59,7 +59,7 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
     if found and found.origin:  # its source is read, because loading PyTorch takes many seconds
         text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
         built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
-        if not built or (driver and int(built[1]) > driver[0]):
+        if not built or (driver and int(built[1]) > driver):
             cuda = f"CUDA {built[1]}, which the driver is too old for" if built else "no CUDA"
             raise UserError(f"PyTorch is built for {cuda}; install another build, or use --gpus none.")
     return devices

@@ -227,7 +227,7 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
 
 def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool) -> str | None:
     """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
-    if any(record.get("device_type") == "cpu" for record in records.values()):
+    if any(record["device_type"] == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
     reasons = [reason, *(str(record["reason"]) for record in records.values() if record["status"] in RETRIED)]
     failed = len(reasons) > 1 or len(records) < len(run.record_paths)
@@ -237,10 +237,18 @@ def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, an
 
 def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
     """Write the record of a training that could not write its own. `known` are other fields of it."""
-    facts = {"started_at": utc_now(), "finished_at": utc_now(), "device_type": "cpu", **known}
+    facts = {
+        "started_at": utc_now(),
+        "finished_at": utc_now(),
+        "device_type": "cpu",
+        "status": status,
+        "reason": reason,
+        "study": run.study,
+        "order_in_comparison": run.order,
+        **known,
+    }
     if device.visible:
         facts |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": device.visible.removeprefix("GPU-")}
-    facts |= {"status": status, "reason": reason, "study": run.study, "order_in_comparison": run.order}
     write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
 
 

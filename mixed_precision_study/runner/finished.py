@@ -30,11 +30,11 @@ def outdated(run: Run, record: dict) -> str | None:
     A record without a hash of its code, or of its files, was made by hand or is older than that. It counts, unless its
     data were made up and there are files now.
     """
-    known = record.get("code_hash")
+    known = record["code_hash"]
     if known and hash_of(run.notebook) not in (None, known):
         return "other_code"
-    known = record.get("data_files_hash")
-    if known or record.get("synthetic"):
+    known = record["data_files_hash"]
+    if known or record["synthetic"]:
         now = files_now(json.dumps(run.parameters, sort_keys=True), record["data_folder"])
         return "other_data" if now not in (None, known) else None
     return None
@@ -52,11 +52,11 @@ def unfinished(
     wanted, away = [], []
     for run in comparison:
         found = [record for path in run.record_paths.values() if (record := read_run(path))]
-        explained = [one for one in found if one["status"] != "ok" or one.get("profile_reason") != NOT_YET_EXPLAINED]
+        explained = [one for one in found if one["status"] != "ok" or one["profile_reason"] != NOT_YET_EXPLAINED]
         stand = [one for one in explained if not outdated(run, one)]
         if fresh or len(stand) < len(run.run_ids) or (retry_failed and any(one["status"] in RETRIED for one in stand)):
             wanted.append(run)
-        elif here and {one.get("gpu_uuid") for one in stand} - {None} not in (set(), here):
+        elif here and {one["gpu_uuid"] for one in stand} - {None} not in (set(), here):
             away.append(run)
     begun = {run.parameters.get("repeat") for run in wanted}
     return [run for run in comparison if run in wanted or (run in away and run.parameters.get("repeat") in begun)]

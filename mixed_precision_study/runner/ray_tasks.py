@@ -79,7 +79,7 @@ class Cluster(NamedTuple):
                         for run, precision in [(one, name) for one in runs for name in one.run_ids]:
                             write_ending(run, precision, self.devices[0], "killed", f"its node failed: {reason}")
                     for record in filter(None, [read_run(path) for run in runs for path in run.record_paths.values()]):
-                        where = f"[{len(groups) - len(going)}/{len(groups)}] {record.get('host_id') or 'ray'}"
+                        where = f"[{len(groups) - len(going)}/{len(groups)}] {record['host_id'] or 'ray'}"
                         say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
         finally:
             for unfinished in going:

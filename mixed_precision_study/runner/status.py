@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..judge.conditions import flags_of, held_back, why_made_up
+from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
@@ -61,14 +61,14 @@ def read_seconds(folder: Path) -> dict[str, float]:
 def in_words(record: dict) -> str:
     """Return what was measured, with units, and why it must be read with caution; or why it was not measured."""
     if record["status"] != "ok":
-        return str(record.get("reason"))
-    seconds, metric = ([one for one in record.get(key) or () if one is not None] for key in ("epoch_seconds", "metric"))
+        return str(record["reason"])
+    seconds, metric = ([one for one in record[key] if one is not None] for key in ("epoch_seconds", "metric"))
     words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
-    units = {"samples_per_second": f"{record.get('sample_unit') or 'samples'}/s", "peak_allocated_mib": "MiB peak"}
-    words += [f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record.get(key) is not None]
-    words += [f"{record.get('metric_name')} {metric[-1]:.4g}"] if metric else []
+    units = {"samples_per_second": f"{record['sample_unit']}/s", "peak_allocated_mib": "MiB peak"}
+    words += [f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record[key] is not None]
+    words += [f"{record['metric_name']} {metric[-1]:.4g}"] if metric else []
     flags = [f"made-up data, because {why}"] if (why := why_made_up(record)) else []
-    flags += flags_of(record) if held_back(record) or record.get("gpu_shared") else []
+    flags += flags_of(record)
     return ", ".join([*words, *(["Caution: " + "; ".join(flags)] if flags else [])])
 
 
@@ -79,7 +79,7 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     """
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
-    if record["status"] != "ok" or record.get("device_type") != "cuda":
+    if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     like = [one for one in found if one and comparison_key(one) == comparison_key(record)]

@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..parameters import UserError, did_you_mean
-from ..report.study import checked_study, plain_yaml
+from ..report.study import checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
@@ -49,14 +49,11 @@ def load_studies(path: Path) -> dict[str, dict]:
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}; give --studies a file such as notebooks/articles.yaml.")
-    try:
-        studies = plain_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from None
-    if isinstance(studies, dict) and isinstance(studies.get("runs"), list):
-        studies = {str(studies.get("name", "study")): studies}
+    studies = yaml_in(path)
     if not isinstance(studies, dict) or not studies:
         raise UserError(f"{path} must map names to studies; see the head of notebooks/studies.yaml.")
+    if isinstance(studies.get("runs"), list):
+        studies = {str(studies.get("name", "study")): studies}
     found = {}
     for name, study in studies.items():
         where = f"study {name} in {path}"
@@ -72,8 +69,8 @@ def load_studies(path: Path) -> dict[str, dict]:
             if "precisions" in entry.sweep or "repeat" in {*entry.parameters, *entry.sweep, *entry.cpu}:
                 reason = "must neither sweep `precisions` nor set `repeat`, which run_all.py counts up to `repeats`"
                 raise UserError(f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml.")
-        about = checked_study({**study, "name": str(name)}, where)._asdict()
-        found[str(name)] = {**form.model_dump(exclude_unset=True), "about": about}
+        about = checked_study(form.model_dump(), where)._asdict()
+        found[form.name] = {**form.model_dump(exclude_unset=True), "about": about}
     return found
 
 
@@ -124,9 +121,10 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         if parameter == "output_dir":
             raise UserError("output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR.")
         try:
-            overrides[name] = plain_yaml(text) if parameter not in PATHS else text
-            if parameter in PATHS and text:
-                overrides[name] = relative_to_root(expanded(text, f"-p {name}"))
+            if parameter in PATHS:
+                overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
+            else:
+                overrides[name] = plain_yaml(text)
         except (ValueError, RecursionError, yaml.YAMLError):
             raise UserError(f"-p {name} {text[:100]} is not readable; quote the value as in YAML.") from None
     return overrides

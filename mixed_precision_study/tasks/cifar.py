@@ -128,19 +128,17 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
     """
     classes = sorted(path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name))
-    paths: list[Path] = []
-    labels: list[int] = []
+    samples: list[tuple[Path, int]] = []  # with their labels
     counts: list[int] = []
     for part in ("train", "test"):
-        for label, name in enumerate(classes):
-            found = images_in(folder / part / name, SUFFIXES)
-            paths += found
-            labels += [label] * len(found)
-        counts.append(len(paths) - sum(counts))
+        found = [images_in(folder / part / name, SUFFIXES) for name in classes]
+        samples += [(path, label) for label, several in enumerate(found) for path in several]
+        counts.append(sum(map(len, found)))
         if not counts[-1]:
             raise UserError(
                 f"{folder / part} holds no images; put them into {folder}/train/<class>/* and test/<class>/*."
             )
+    paths, labels = zip(*samples, strict=True)
     say_copies(paths[: counts[0]], paths[counts[0] :])
 
     def read(index: int) -> np.ndarray:

@@ -28,7 +28,8 @@ MODELS = (  # pattern of a model's name in timm and what people call it
     (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
 )
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # an EPS would start Ghostscript
-MOST_PIXELS = 2**26  # of an image; each takes up to 16 bytes while it is decoded, so 1 GiB a process
+# PIL refuses twice as many; a pixel takes up to 16 bytes while it is decoded, so 1 GiB a process.
+Image.MAX_IMAGE_PIXELS = 2**25
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
@@ -49,8 +50,6 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
         if not path.is_file():  # a pipe would wait for ever
             raise OSError("it is no file")
         with Image.open(path, formats=FORMATS) as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise OSError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS:,}")
             if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):  # which has 16 bits at most
                 image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
             if image.mode in ("I", "F"):
@@ -121,8 +120,8 @@ class ImageData(TrainingData):
     image_size: tuple[int, int]  # (height, width) that the model gets
     mean: Any  # of the pixels, from 0 to 255
     std: Any
-    gpu_batches: Callable[[torch.Generator, torch.dtype, int], Iterator[Batch]]  # of an epoch, normalised
-    held_out_batches: Callable[[int], Iterator[Batch]]  # of uint8 images
+    gpu_batches: Callable[..., Iterator[Batch]]  # (generator, type, size): of an epoch, normalised
+    held_out_batches: Callable[..., Iterator[Batch]]  # (size): of uint8 images
     take: Callable[[int], torch.Tensor]
     labels: torch.Tensor
     training: torch.Tensor  # indices of the images to train on

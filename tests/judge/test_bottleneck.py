@@ -51,7 +51,7 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
         (profiled([["depthwise convolution", 0.8], ["matmul", 0.2]]), OTHER_KERNELS, "80%"),
         (profiled(SPARSE), OTHER_KERNELS, "75% of kernel time is not arithmetic (elementwise 40%, normalisation 20%)"),
         # What is missing.
-        (profiled(None), "not known", "it was not profiled"),
+        (profiled([]), "not known", "it was not profiled"),
         (flat(profile_reason="the profiler saw no kernel"), "not known", "the profiler saw no kernel"),
     ],
 )

@@ -23,7 +23,7 @@ def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_
     )
     gpu = NvmlGpu(uuid)
     assert (gpu.used_mib(), gpu.reason, module.asked) == (3, None, ["GPU-ab-cd"])
-    assert (used_mib(uuid), nvml.cuda_of_driver()) == (3, (12, 8))
+    assert (used_mib(uuid), nvml.cuda_of_driver()) == (3, 12)
 
 
 def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch):
