@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}  # whose objects are not taken apart
+OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}  # whose objects are not taken apart, but for
+KEEPERS = (torch.nn.Module, torch.optim.Optimizer, FunctionType)
 
 
 class AsFound:
@@ -49,7 +50,7 @@ class AsFound:
             return one
         elif isinstance(one, MethodType):
             return [one.__self__]
-        elif has_state(one):
+        elif isinstance(one, KEEPERS) or (hasattr(one, "__dict__") and not is_of_others(type(one))):
             return [vars(one)]
         return ()
 
@@ -59,10 +60,9 @@ class AsFound:
             return [undo() for undo in self.undo]
 
 
-def has_state(one: Any) -> bool:
-    """Return whether an object is a model, an optimizer or of a class that is nobody else's."""
-    known = isinstance(one, torch.nn.Module | torch.optim.Optimizer | FunctionType)
-    return known or (hasattr(one, "__dict__") and type(one).__module__.partition(".")[0] not in OF_OTHERS)
+def is_of_others(code: Any) -> bool:
+    """Return whether a class or a function is one of Python, PyTorch or NumPy."""
+    return str(code.__module__).partition(".")[0] in OF_OTHERS
 
 
 def put_items(place: dict, items: dict) -> dict:

@@ -29,6 +29,7 @@ from .precision import (
     Precision,
     after_step,
     autocasts_seen,
+    backends_as_found,
     cast_model,
     check_switches,
     compiled,
@@ -74,7 +75,8 @@ def training_step(
 def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: list) -> Any:
     """Return the optimizer of a reader's function, which gets the model where it asks for a `model`."""
     wants_model = next(iter(inspect.signature(make_optimizer).parameters), "") == "model"
-    return make_optimizer(model if wants_model else weights)
+    with backends_as_found():  # a switch that it sets would hold for the training
+        return make_optimizer(model if wants_model else weights)
 
 
 class Trainer:
