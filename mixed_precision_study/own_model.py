@@ -259,9 +259,7 @@ def loss_of(compute_loss: Callable) -> Callable:
                 " take the .loss of a model's output."
             )
         if torch.is_grad_enabled() and not loss.requires_grad:
-            raise UserError(
-                "compute_loss returned a loss that does not depend on the model; compute it from model(...)."
-            )
+            raise UserError("compute_loss returned a loss that does not depend on the model, so compute it by model.")
         return returned
 
     return loss_and_hidden

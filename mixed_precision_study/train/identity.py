@@ -1,13 +1,10 @@
 """What tells two trainings of one name apart: model, functions, optimizer and batches."""
 
-import ast
 import functools
 import hashlib
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -21,8 +18,7 @@ def identity_of(model: Any, optimizer: Any, functions: Mapping[str, Callable | N
     """Return {part: 8 hex digits} of a new model, its optimizer, each function given, and batches.
 
     Of the model count structure, shapes, types and the code of its own modules' forward, of the
-    optimizer class and groups, and of the
-    batches what stands for them, such as their hashes.
+    optimizer class and groups, and of the batches what stands for them, such as their hashes.
     """
     weights = [(name, one.shape, one.dtype) for name, one in model.named_parameters()]
     seen: list[FunctionType] = []
@@ -54,21 +50,15 @@ def code_of(one: Any, seen: list[FunctionType]) -> Any:
         return getattr(one, "__qualname__", type(one).__qualname__)
     seen.append(called)
     used = inspect.getclosurevars(called)
-    return [source_of(called), called.__defaults__, code_of({**used.globals, **used.nonlocals}, seen)]
+    return [
+        machine_code(called.__code__, called.__doc__),
+        called.__defaults__,
+        code_of({**used.globals, **used.nonlocals}, seen),
+    ]
 
 
-def source_of(function: FunctionType) -> Any:
-    """Return a function's code without comments and docstrings, or that of Python's machine."""
-    with suppress(OSError, SyntaxError):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-                del node.body[0]
-        if isinstance(tree.body[0], ast.FunctionDef):  # a lambda's lines hold what is around it
-            return ast.unparse(tree)
-    return machine_code(function.__code__)
-
-
-def machine_code(code: CodeType) -> list:
-    inner = [machine_code(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+def machine_code(code: CodeType, docstring: str | None = None) -> list:
+    """Return the instructions of a function, which hold neither its comments nor its docstring."""
+    constants = [one for one in code.co_consts if one != docstring]
+    inner = [machine_code(one) if isinstance(one, CodeType) else one for one in constants]
     return [code.co_code, code.co_names, inner]

@@ -134,15 +134,14 @@ class Trainer:
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         self.optimizer: Any = self.optimizer_of(make_optimizer)
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()  # as schedule-free ones want it before their first step
+        set_mode(self.optimizer, "train")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
         self.found_inf: torch.Tensor | None = None
-        self.switches: dict[tuple, Any] = {}
+        self.switches: dict[str, Any] = {}
         self.kept_for_graph: list | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
@@ -525,26 +524,29 @@ def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
     """
     flags = cudnn_flags(benchmark=False, deterministic=torch.backends.cudnn.deterministic)
     autocast = Precision(trainer.precision, trainer.device).autocast()
-    with evaluation_mode(trainer.network, trainer.optimizer), flags, torch.no_grad(), autocast:
+    with evaluation_mode(trainer), flags, torch.no_grad(), autocast:
         yield trainer.network
 
 
 @contextmanager
-def evaluation_mode(network: torch.nn.Module, optimizer: Any = None) -> Iterator[None]:
+def evaluation_mode(trainer: Trainer) -> Iterator[None]:
     """Put a model into evaluation mode, and after the block each of its modules back into its own.
 
     So modules that were frozen on purpose stay so. A schedule-free optimizer changes its mode, too.
     """
-    modes = [(module, module.training) for module in network.modules()]
-    has_mode = callable(getattr(optimizer, "eval", None))
-    network.eval()
-    if has_mode:
-        optimizer.eval()
+    modes = [(module, module.training) for module in trainer.network.modules()]
+    trainer.network.eval()
+    set_mode(trainer.optimizer, "eval")
     try:
         yield
     finally:
-        if has_mode:
-            optimizer.train()
+        set_mode(trainer.optimizer, "train")
         for module, training in modes:  # an outer one before those in it
             if module.training != training:
                 module.train(training)
+
+
+def set_mode(optimizer: Any, mode: str) -> None:
+    """Put an optimizer into the mode "train" or "eval" if it has modes, as schedule-free ones do."""
+    if callable(method := getattr(optimizer, mode, None)):
+        method()
