@@ -67,8 +67,8 @@ class IterableData(TrainingData):
         self.max_steps, self.accumulate = max_steps, accumulate
         self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
         self.first_order = self.generator and self.generator.get_state()
-        self.counted: dict[Any, list] = {}  # the shapes of each epoch's steps, when first read
-        self.shapes_seen: dict[tuple, tuple] = {}
+        self.wanted = batch_size
+        self.counted: dict[Any, list] = {}  # (hash of its shapes, samples) of an epoch's steps, when first read
         self.limit = max_steps
         self.steps_hashed: list[str] = []
         first: list = []
@@ -77,9 +77,6 @@ class IterableData(TrainingData):
                 held = parts_of(step)
                 if not first:
                     first = [part for _, part in held if isinstance(part, torch.Tensor)]
-                    batch = step[0] if isinstance(step, Parts) else step
-                    of_loader = getattr(batches, "batch_size", None)
-                    self.place, self.size = counted_place(batch, self.shape, batch_size, of_loader)
                 kept = [one for one in held if isinstance(one[1], torch.Tensor | str | bytes | bool | tuple)]
                 self.steps_hashed.append(fingerprint_of(*itertools.chain(*kept)))
         except RecursionError:
@@ -91,7 +88,7 @@ class IterableData(TrainingData):
         if one_shape and any(shapes):
             self.leave_last_out(shapes)
         self.shapes = shapes if any(shapes) else ()
-        self.sizes = list(map(self.samples_of, self.counted[0]))
+        self.sizes = [size for _, size in self.counted[0]]
         self.steps = len(shapes)
         self.train_samples = self.samples_in(self.steps, self.size)
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
@@ -134,27 +131,28 @@ class IterableData(TrainingData):
                     raise UserError(
                         f"batch {number} has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
                     )
-                shape = () if epoch is None else tuple(self.shape)
-                found.append(self.shapes_seen.setdefault(shape, shape))  # once, for there are many
+                if not self.counted and number == 0:
+                    of_loader = getattr(batches, "batch_size", None)
+                    self.place, self.size = counted_place(parts[0], self.shape, self.wanted, of_loader)
+                found.append((0, 0) if epoch is None else (hash(tuple(self.shape)), self.samples_of_step()))
                 seed_all(self.seed, epoch or 0, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0))
                 yield parts if accumulate > 1 else parts[0]
                 set_random_state(own)
         finally:
             set_random_state(before)
         known = self.counted.setdefault(epoch, found)
-        counts = [
-            (len(steps), sum(map(self.samples_of, steps))) for steps in (found, self.counted[0] if epoch else known)
-        ]
+        first = self.counted[0] if epoch else known
+        counts = [(len(steps), sum(size for _, size in steps)) for steps in (found, first)]
         if found != known or counts[0] != counts[1] or not (found or epoch == 0):
             raise Failed(
                 f"{'eval_batches' if epoch is None else 'batches'} gave {counts[0][0]} steps where there"
                 f" were {counts[1][0]}, or other samples or shapes; yield the same in every epoch"
             )
 
-    def samples_of(self, shapes: tuple) -> int:
-        """Return how many samples a step of these shapes has. See counted_place()."""
+    def samples_of_step(self) -> int:
+        """Return how many samples the step has that was read last. See counted_place()."""
         pattern, dimension = self.place
-        found = {place[0]: size for name, size, _ in shapes if (place := re.match(pattern, name))}
+        found = {place[0]: size for name, size, _ in self.shape if (place := re.match(pattern, name))}
         return sum(1 if dimension is None else size[dimension] for size in found.values())
 
     def moved(self, leaf: Any, path: str) -> Any:

@@ -1,7 +1,6 @@
 """What tells two trainings of one name apart: model, functions, optimizer and batches."""
 
 import functools
-import hashlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..store.record import OF_ONE_RUN
+from ..tasks.batches import fingerprint_of
 from .as_found import is_of_others
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -24,11 +24,9 @@ def identity_of(model: Any, optimizer: Any, functions: Mapping[str, Callable | N
     seen: list[FunctionType] = []
     kinds = dict.fromkeys(type(part) for part in model.modules())
     forwards = [code_of(kind.forward, seen) for kind in kinds if not is_of_others(kind)]
-    groups = [group | {"params": len(group["params"])} for group in optimizer.param_groups]
     parts = {name: code_of(one, []) for name, one in functions.items() if one is not None}
-    parts |= {"model": (model, weights, forwards), "optimizer": (type(optimizer), groups), "batches": batches}
-    texts = {name: ADDRESS.sub("", repr(part)) for name, part in parts.items()}
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in texts.items()}
+    parts |= {"model": (model, weights, forwards), "optimizer": optimizer, "batches": batches}
+    return {name: fingerprint_of(ADDRESS.sub("", repr(part)))[:8] for name, part in parts.items()}
 
 
 def code_of(one: Any, seen: list[FunctionType]) -> Any:

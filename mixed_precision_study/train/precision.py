@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..parameters import COMPILE_MODES, Failed, Unsupported
+from ..parameters import COMPILE_MODES, Unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 
@@ -165,15 +165,6 @@ def backends_as_found() -> Iterator[None]:
         for line in changed_since(before):  # also what the older flag of matmuls has set
             set_switch(line, before[line])
         config.enable_autograd_cache, config.backward_pass_autocast = autograd
-
-
-def check_switches(before: dict[str, Any]) -> None:
-    """Raise Failed where a switch is no more as compare() and the precision had set it."""
-    if changed := changed_since(before):
-        raise Failed(
-            f"torch.{changed[0].split()[0]} changed during the training, so it is not what its name says; leave that"
-            " out of the model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
-        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..measure.energy import watched
 from ..measure.memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
 from ..measure.progress import progress
 from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
-from ..parameters import Diverged, UserError
+from ..parameters import Diverged, Failed, UserError
 from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .as_found import AsFound
@@ -31,7 +31,7 @@ from .precision import (
     autocasts_seen,
     backends_as_found,
     cast_model,
-    check_switches,
+    changed_since,
     compiled,
     cudnn_flags,
     fp32_switches,
@@ -91,6 +91,9 @@ class Trainer:
     steps, updates: steps taken, and in eager mode those that updated the weights.
     """
 
+    switches: dict[str, Any]  # as they were before the warm-up
+    kept_for_graph: list | None = None  # what the warm-up has left
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -141,8 +144,6 @@ class Trainer:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
         self.found_inf: torch.Tensor | None = None
-        self.switches: dict[str, Any] = {}
-        self.kept_for_graph: list | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
             self.found_inf = self.scaler.found_inf
@@ -292,7 +293,11 @@ def read_switches(record: RunRecord, trainer: Trainer) -> None:
     """Note PyTorch's switches for fp32. Raise Failed where any switch is no more as it was before the warm-up."""
     for name, switch in fp32_switches().items():
         setattr(record, f"fp32_precision_{name}", switch.fp32_precision)
-    check_switches(trainer.switches)
+    if changed := changed_since(trainer.switches):
+        raise Failed(
+            f"torch.{changed[0].split()[0]} changed during the training, so it is not what its name says; leave that"
+            " out of the model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
+        )
 
 
 def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
