@@ -156,7 +156,7 @@ def compare(
         "training_step": training_step,
         "evaluate": evaluate,
     }
-    if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():  # nor is it in inference mode
         raise UserError("compare() trains, so call it outside torch.no_grad() and torch.inference_mode().")
     if not (torch.cuda.is_available() or parameters.get("max_steps")):
         parameters["max_steps"] = STEPS_WITHOUT_GPU

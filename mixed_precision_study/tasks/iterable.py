@@ -7,6 +7,7 @@ import random
 import re
 import statistics
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from operator import length_hint
 from typing import Any
 
@@ -236,10 +237,9 @@ def as_tensor(value: Any) -> Any:
     """Return the tensor of an array, a number or a list of numbers. What no tensor can hold stays as it is."""
     if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
         return value
-    try:
+    with suppress(TypeError, ValueError, RuntimeError, OverflowError):
         return torch.from_numpy(numpy.array(value, order="C")) if hasattr(value, "dtype") else torch.tensor(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return value
+    return value
 
 
 def parts_of(value: Any, path: str = "batch") -> list[tuple[str, Any]]:
