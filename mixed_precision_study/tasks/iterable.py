@@ -268,12 +268,13 @@ def counted_place(batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any) 
         if isinstance(part, list):
             of_tensors = part and isinstance(part[0], torch.Tensor | tuple)
             (lengths if of_tensors else others)[each + re.escape(path) + each, None] = len(part)
+    lists = [pattern for pattern, _ in lengths | others]
     for name, shape, _ in shapes:
         path = name.partition("]")[2]
-        in_list = any(re.match(pattern, name) for pattern, _ in lengths | others)
+        in_list = any(re.match(pattern, name) for pattern in lists)
         for dimension, size in enumerate(shape):
             of = others if dimension else inside if in_list else first
-            of[each + re.escape(path) + "$", dimension] = size
+            of.setdefault((each + re.escape(path) + "$", dimension), size)  # of the first of several parts
     if isinstance(batch, list):
         inside[each + each, None] = len(batch)
     likely = [*filter(None, next(filter(any, (one.values() for one in ranked)), [1]))]
