@@ -57,6 +57,10 @@ def code_of(one: Any, seen: list[FunctionType]) -> Any:
 
 def machine_code(code: CodeType, docstring: str | None = None) -> list:
     """Return the instructions of a function, which hold neither its comments nor its docstring."""
-    constants = [one for one in code.co_consts if one != docstring]
-    inner = [machine_code(one) if isinstance(one, CodeType) else one for one in constants]
-    return [code.co_code, code.co_names, inner]
+    constants: list[Any] = [one for one in code.co_consts if one != docstring]
+    for place, one in enumerate(constants):
+        if isinstance(one, CodeType):
+            constants[place] = machine_code(one)
+        elif isinstance(one, frozenset):  # whose order differs from process to process
+            constants[place] = sorted(map(repr, one))
+    return [code.co_code, code.co_names, constants]
