@@ -17,6 +17,8 @@ import torch
 from ..parameters import Failed, UserError
 from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
+EACH = r"\[\d+\]"  # pattern of a number of a batch in its step, or of a part in its list
+
 
 def random_state() -> tuple:
     """Return the state of the generators that a reader's data and loss may use: torch on the CPU, random and numpy."""
@@ -141,6 +143,10 @@ class IterableData(TrainingData):
                 set_random_state(own)
         finally:
             set_random_state(before)
+        self.check_same(epoch, found)
+
+    def check_same(self, epoch: int | None, found: list[tuple]) -> None:
+        """Raise Failed where an epoch is not what was counted or what another precision was given."""
         known = self.counted.setdefault(epoch, found)
         first = self.counted[0] if epoch else known
         counts = [(len(steps), sum(size for _, size in steps)) for steps in (found, first)]
@@ -261,22 +267,8 @@ def counted_place(batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any) 
     most frequent first dimension of tensors outside lists, the length of lists of tensors, or the
     first dimension within lists.
     """
-    each = r"\[\d+\]"
-    ranked: list[dict[tuple, int]] = [{}, {}, {}, {}]
+    ranked = ranked_sizes(batch, shapes)
     first, lengths, inside, others = ranked
-    for path, part in leaves_of(batch, "", lambda part: isinstance(part, list) and part is not batch):
-        if isinstance(part, list):
-            of_tensors = part and isinstance(part[0], torch.Tensor | tuple)
-            (lengths if of_tensors else others)[each + re.escape(path) + each, None] = len(part)
-    lists = [pattern for pattern, _ in lengths | others]
-    for name, shape, _ in shapes:
-        path = name.partition("]")[2]
-        in_list = any(re.match(pattern, name) for pattern in lists)
-        for dimension, size in enumerate(shape):
-            of = others if dimension else inside if in_list else first
-            of.setdefault((each + re.escape(path) + "$", dimension), size)  # of the first of several parts
-    if isinstance(batch, list):
-        inside[each + each, None] = len(batch)
     likely = [*filter(None, next(filter(any, (one.values() for one in ranked)), [1]))]
     known = first | lengths | inside
     size = wanted or (of_loader if of_loader in known.values() else statistics.mode(likely))
@@ -289,4 +281,24 @@ def counted_place(batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any) 
             f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
             " tensors; if it is another number, set batch_size=."
         )
-    return next((place for place, found in every.items() if found == size), (each, None)), size
+    return next((place for place, found in every.items() if found == size), (EACH, None)), size
+
+
+def ranked_sizes(batch: Any, shapes: list[tuple]) -> list[dict[tuple, int]]:
+    """Return {place: size} of four kinds of sizes in a first batch, the likeliest number of samples first."""
+    ranked: list[dict[tuple, int]] = [{}, {}, {}, {}]
+    first, lengths, inside, others = ranked
+    for path, part in leaves_of(batch, "", lambda part: isinstance(part, list) and part is not batch):
+        if isinstance(part, list):
+            of_tensors = part and isinstance(part[0], torch.Tensor | tuple)
+            (lengths if of_tensors else others)[EACH + re.escape(path) + EACH, None] = len(part)
+    lists = [pattern for pattern, _ in lengths | others]
+    for name, shape, _ in shapes:
+        path = name.partition("]")[2]
+        in_list = any(re.match(pattern, name) for pattern in lists)
+        for dimension, size in enumerate(shape):
+            of = others if dimension else inside if in_list else first
+            of.setdefault((EACH + re.escape(path) + "$", dimension), size)  # of the first of several parts
+    if isinstance(batch, list):
+        inside[EACH + EACH, None] = len(batch)
+    return ranked
