@@ -336,6 +336,9 @@ class Experiment:
         if "compile" in settings.execution:
             torch._dynamo.reset()  # no precision runs code that was compiled for another
         set_fp32_precision(precision)
+        matmul: Any = torch.backends.cuda.matmul
+        matmul.allow_fp16_accumulation = False  # PyTorch's default
+        record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
         allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or settings.batch_size
         if size == "max":
@@ -345,11 +348,6 @@ class Experiment:
         record.steps_per_epoch = data.steps_per_epoch(size)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
-        set_fp32_precision(precision)  # once more, because the model or the optimizer may set switches, too
-        matmul: Any = torch.backends.cuda.matmul
-        matmul.allow_fp16_accumulation = False  # PyTorch's default
-        record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
-        torch.backends.cudnn.benchmark = not data.shapes
         describe_trainer(record, trainer)
         warm_up(record, trainer, partial(self.batches, 0, precision, size))
         read_switches(record, trainer)

@@ -150,15 +150,20 @@ def compare(
     """
     from .report import results  # loads Matplotlib
 
-    functions = {"make_optimizer": make_optimizer, "schedule": schedule, "training_step": training_step}
-    functions |= {"evaluate": evaluate}
-    if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+    functions = {
+        "make_optimizer": make_optimizer,
+        "schedule": schedule,
+        "training_step": training_step,
+        "evaluate": evaluate,
+    }
+    if not torch.is_grad_enabled():  # nor is it in inference mode
         raise UserError("compare() trains, so call it outside torch.no_grad() and torch.inference_mode().")
     if not (torch.cuda.is_available() or parameters.get("max_steps") or planned()):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
     executions = parameters.pop("execution", "eager")
-    executions = executions if isinstance(executions, list | tuple) else [executions]
+    if not isinstance(executions, list | tuple) or not executions:
+        executions = [executions]  # an empty list is refused as any other wrong value
     name = notebook_name(name)
     if (plan := planned()) and len(executions) > 1:
         reason = "run_all.py makes one execution a run, so assign execution in the parameters cell"
@@ -166,8 +171,6 @@ def compare(
     if plan and "execution" in plan.given:
         executions = [plan.parameters["execution"]]
     given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
-    if not executions:
-        raise UserError('execution is empty; give "eager", "compile", "cuda_graph" or "compile_cuda_graph".')
     checked = [own_parameters(name, {**given, "execution": execution}) for execution in executions]
     settings = checked[0]
     one_shape = any("cuda_graph" in one.execution for one in checked)
@@ -176,10 +179,10 @@ def compare(
     data.used, data.seed = name, settings.seed
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
-    given_functions = functions | {"make_model": make_model, "compute_loss": compute_loss}
-    make_model = one_model(make_model, data)
-    loss, functions = loss_of(compute_loss), checked_functions(functions, settings)
-    identity = identity_of_first(make_model, functions.get("make_optimizer"), given_functions, data)
+    all_functions = functions | {"make_model": make_model, "compute_loss": compute_loss}
+    make_model, loss = new_models(make_model), loss_of(compute_loss)
+    functions = checked_functions(functions, settings)
+    identity = identity_of_first(make_model, all_functions, data)
     records: list[RunRecord] = []
     gpu = None
     for one in checked:
@@ -214,7 +217,6 @@ def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
         raise UserError("clip belongs to the usual step, so clip within your own training_step and leave it out here.")
     if "make_optimizer" in functions:
         arguments_of("make_optimizer", given["make_optimizer"])
-        functions["make_optimizer"] = one_optimizer(given["make_optimizer"], usual="training_step" not in functions)
     functions.setdefault("training_step", partial(usual_step, clip=settings.clip or None))
     if "schedule" in functions:
         names = arguments_of("schedule", given["schedule"])
@@ -247,70 +249,62 @@ def loss_of(compute_loss: Callable) -> Callable:
         raise UserError("compute_loss must be a function of (model, batch), or of (model, batch, hidden).")
 
     @wraps(compute_loss, assigned=(), updated=())
-    def checked(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
-        if number == 2:
-            return checked_loss(compute_loss(model, batch)), None
-        returned = compute_loss(model, batch, hidden)
-        if not isinstance(returned, tuple) or len(returned) != 2:
-            raise UserError(f"compute_loss returned {kind_of(returned)}; with `hidden` it must return (loss, hidden).")
-        return checked_loss(returned[0]), returned[1]
+    def loss_and_hidden(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
+        returned = compute_loss(model, batch, hidden) if number == 3 else (compute_loss(model, batch), None)
+        loss = returned[0] if isinstance(returned, tuple) and len(returned) == 2 else None
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            raise UserError(
+                f"compute_loss returned {kind_of(returned if number == 3 else returned[0])}; it must return the mean"
+                " loss as a scalar tensor, or (loss, hidden) where it takes `hidden`, so add several losses up, and"
+                " take the .loss of a model's output."
+            )
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise UserError("compute_loss returned a loss that does not depend on the model, so compute it by model.")
+        return returned
 
-    return checked
+    return loss_and_hidden
 
 
 def kind_of(value: Any) -> str:
     """Return what a value is, in a few words."""
-    if value is None:
-        return "None"
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
-def checked_loss(loss: Any) -> torch.Tensor:
-    """Return the loss. Raise UserError where it is none that a model can be trained by."""
-    if isinstance(loss, tuple | dict):  # a dict is also what models of Hugging Face return
-        raise UserError(
-            f"compute_loss returned a {type(loss).__name__}; it must return one loss, so add several losses up, and"
-            " take the .loss of a model's output."
-        )
-    if not isinstance(loss, torch.Tensor) or loss.dim():
-        raise UserError(f"compute_loss returned {kind_of(loss)}; it must return the mean loss as a scalar tensor.")
-    if torch.is_grad_enabled() and not loss.requires_grad:
-        raise UserError("compute_loss returned a loss that does not depend on the model; compute it from model(...).")
-    return loss
-
-
-def one_model(make_model: Callable, data: IterableData) -> Callable:
-    """Return the reader's own function, which stops with a sentence where it returns no model or an old one."""
+def new_models(make_model: Callable) -> Callable:
+    """Return the reader's own function, which stops with a sentence where it returns an old model."""
     if isinstance(make_model, torch.nn.Module) or not callable(make_model):
         raise UserError("make_model must be a function that returns a new model, for each precision begins with one.")
-    made: list = []
+    made: Any = weakref.WeakSet()
 
-    def checked() -> torch.nn.Module:
+    def new_model() -> torch.nn.Module:
         model = make_model()
         if not isinstance(model, torch.nn.Module):
             raise UserError(f"make_model returned {kind_of(model)}; it must return a torch.nn.Module.")
-        if any(map(torch.nn.parameter.is_lazy, model.parameters())):
-            raise UserError(
-                "make_model returned a model with lazy modules; call it there on a batch, to give it shapes."
-            )
-        if any(one() is model for one in made):
+        if model in made:
             raise UserError("make_model returned the same model twice; it must make a new one each time.")
-        left = [name for name, part in model.named_modules() if model.training and not part.training]
-        if left and not made:
-            print(f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it.")
-        made.append(weakref.ref(model))
-        data.seeds_gpu = not any(isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules())
+        made.add(model)
         return model
 
-    return checked
+    return new_model
 
 
-def identity_of_first(make_model: Callable, make_optimizer: Callable | None, functions: dict, data: Any) -> dict | None:
-    """Return identity_of() of a model made before the trainings, or None where making it fails."""
+def identity_of_first(make_model: Callable, functions: dict, data: IterableData) -> dict | None:
+    """Return identity_of() of a model made before the trainings, or None where making it fails.
+
+    Raise UserError where model or optimizer cannot be trained by the step that is to train them.
+    """
     state = random_state()
     try:
         model = make_model()
-        optimizer = made_optimizer(make_optimizer or torch.optim.SGD, model, list(model.parameters()))
+        if any(map(torch.nn.parameter.is_lazy, model.parameters())):
+            raise UserError("make_model returned lazy modules; call the model there on a batch, to give it shapes.")
+        left = [name for name, part in model.named_modules() if model.training and not part.training]
+        if left:
+            print(f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it.")
+        data.seeds_gpu = not any(isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules())
+        make_optimizer = functions["make_optimizer"] or torch.optim.SGD
+        optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
+        check_optimizer(optimizer, functions["training_step"] is None)
         return identity_of(model, optimizer, functions, data.steps_hashed)
     except UserError:
         raise
@@ -320,27 +314,18 @@ def identity_of_first(make_model: Callable, make_optimizer: Callable | None, fun
         set_random_state(state)
 
 
-def one_optimizer(make_optimizer: Callable, usual: bool) -> Callable:
-    """Return the reader's own function, which stops with a sentence where it returns no optimizer.
-
-    That holds of several, too, and of one that the usual step cannot take, if it is to take it.
-    """
-
-    @wraps(make_optimizer, updated=())
-    def checked(given: Any) -> Any:
-        optimizer = make_optimizer(given)
-        if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
-            raise UserError(
-                f"make_optimizer returned a {type(optimizer).__name__}; it must return one optimizer. A loop with two,"
-                " as of a GAN, has no single step to compare: use diagnose() on it."
-            )
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if usual and closure is not None and closure.default is closure.empty:
-            problem = "wants a closure in its step"
-        elif usual and not hasattr(optimizer, "_optimizer_step_post_hooks"):
-            problem = "lacks the hooks of torch.optim.Optimizer"
-        else:
-            return optimizer
-        raise UserError(f"{type(optimizer).__name__} {problem}, so take the step yourself, in training_step=.")
-
-    return checked
+def check_optimizer(optimizer: Any, usual: bool) -> None:
+    """Raise UserError where it is no optimizer, or none that the usual step can take, if it is to."""
+    kind = type(optimizer).__name__
+    if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
+        raise UserError(
+            f"make_optimizer returned a {kind}; it must return one optimizer. A loop with two, as of a GAN, has no"
+            " single step to compare: use diagnose() on it."
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    needs_closure = closure is not None and closure.default is closure.empty
+    if usual and (needs_closure or not hasattr(optimizer, "_optimizer_step_post_hooks")):
+        raise UserError(
+            f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer, so take the step"
+            " yourself, in training_step=."
+        )

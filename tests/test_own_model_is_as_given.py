@@ -404,6 +404,8 @@ def test_a_batch_stays_what_it_is_and_its_samples_are_counted():
     images = [([torch.ones(3, 4, 4)] * 2, [{"boxes": torch.ones(5, 4)}] * 2)] * 2
     assert [IterableData(batches, None).size for batches in (columns, images)] == [8, 2]
     assert IterableData([(INPUTS[:8], torch.zeros(0))], None).size == 8
+    parts = IterableData([INPUTS[:8], INPUTS[:4]], None, accumulate=2)
+    assert (parts.size, parts.sizes) == (8, [12])
 
     data = IterableData([Movable(INPUTS[:8]), Movable(INPUTS[8:16])], None)
     data.device = torch.device("cpu")

@@ -66,7 +66,7 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
     limit = cudnn.benchmark_limit
     cudnn.benchmark_limit = INFERENCE_SEARCH
     try:
-        with evaluation_mode(trainer.network), torch.inference_mode():
+        with evaluation_mode(trainer), torch.inference_mode():
             with Precision(trainer.precision, device).autocast():
                 with cudnn_flags(**UNSEARCHED):
                     infer(trainer.model, batch, 1)

@@ -45,18 +45,6 @@ STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 SCHEMA_VERSION = 2
 RESULTS = ("ok", "diverged")  # statuses of what was measured
-KEPT_OF_REFUSED = (
-    "study",
-    "started_at",
-    "finished_at",
-    "device_type",
-    "gpu_name",
-    "gpu_uuid",
-    "package_version",
-    "dataset_used",
-    "data_fingerprint",
-    "identity",
-)
 
 
 class Section(BaseModel):
@@ -419,9 +407,8 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.code_hash = record.code_hash or hash_that_ran()
     record.study = record.study or given_study()
     if reason := refused(record):
-        kept = {name: getattr(record, name) for name in KEPT_OF_REFUSED}
-        kept |= {"run_id": record.run_id, "reason": f"its record could not be read, because {reason}"}
-        vars(record).update(vars(new_record(record.notebook, record.settings, record.precision, kept)))
+        record.measured, record.quality = Measured(), Quality()
+        record.status, record.reason = "failed", f"its record could not be read, because {reason}"
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)

@@ -51,7 +51,7 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
             raise OSError("it is no file")
         with Image.open(path, formats=FORMATS) as image:
             if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):  # which has 16 bits at most
-                image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+                return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
                 raise ValueError("it holds numbers of 32 bits, whose range nobody knows; save it with 8 or 16 bits")
             return image.convert(mode)

@@ -1,19 +1,23 @@
 """Batches of any iterable, as compare() takes them: each nest as it is, its samples counted, its randomness fixed."""
 
 import copy
+import itertools
+import math
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+import re
+import statistics
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from operator import length_hint
 from typing import Any
 
 import numpy
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from ..parameters import Failed, UserError
 from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
+
+EACH = r"\[\d+\]"  # pattern of a number of a batch in its step, or of a part in its list
 
 
 def random_state() -> tuple:
@@ -66,41 +70,31 @@ class IterableData(TrainingData):
         self.max_steps, self.accumulate = max_steps, accumulate
         self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
         self.first_order = self.generator and self.generator.get_state()
-        self.counted: dict[Any, list] = {}  # the shapes of each epoch's steps, when it was read first
-        self.shapes_seen: dict[tuple, tuple] = {}
+        self.wanted = batch_size
+        self.counted: dict[Any, list] = {}  # (hash of its shapes, samples) of an epoch's steps, when first read
         self.limit = max_steps
-        self.sizes: list[int] = []
         self.steps_hashed: list[str] = []
+        first: list = []
         try:
-            first = self.count(batch_size)
+            for step in self.read(batches, 0, accumulate):
+                held = parts_of(step)
+                if not first:
+                    first = [part for _, part in held if isinstance(part, torch.Tensor)]
+                kept = [one for one in held if isinstance(one[1], torch.Tensor | str | bytes | bool | tuple)]
+                self.steps_hashed.append(fingerprint_of(*itertools.chain(*kept)))
         except RecursionError:
             raise UserError("a batch holds itself; take that reference out of it.") from None
-        if not first:
+        if not self.steps_hashed:
             raise UserError("batches is empty; it must yield at least one batch.")
         seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
         shapes = [seen.setdefault(shape, len(seen)) for shape in self.counted[0]]
         if one_shape and any(shapes):
             self.leave_last_out(shapes)
         self.shapes = shapes if any(shapes) else ()
+        self.sizes = [size for _, size in self.counted[0]]
         self.steps = len(shapes)
         self.train_samples = self.samples_in(self.steps, self.size)
-        self.fingerprint = fingerprint_of(*(tensor for _, tensor in first), torch.tensor(self.steps))
-
-    def count(self, batch_size: Any) -> list[tuple[str, torch.Tensor]]:
-        """Read an epoch, note how many samples each step has and what is in it, and return the tensors of the first."""
-        first: list = []
-        for step in self.read(self.batches, 0, self.accumulate):
-            parts = step if isinstance(step, Parts) else (step,)
-            for part in parts:
-                check_batch(tensors_of(part))
-            tensors = tensors_of(step)
-            if not first:
-                self.place, self.size = counted_place(parts[0], batch_size, getattr(self.batches, "batch_size", None))
-                first = tensors
-            self.sizes.append(sum(size_at(self.place, part) for part in parts))
-            texts = [one for one in leaves_of(step) if isinstance(one[1], str | bytes | bool | None)]
-            self.steps_hashed.append(fingerprint_of(*(part for one in [*tensors, *texts] for part in one)))
-        return first
+        self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
 
     def leave_last_out(self, shapes: list[int]) -> None:
         """Leave out the last step if it alone has another shape, for a CUDA graph; else raise UserError."""
@@ -119,26 +113,33 @@ class IterableData(TrainingData):
         """Yield the steps of an epoch on the device, at most max_steps. Several batches are Parts of a step.
 
         Each batch and each step has the same random numbers in every precision, although 16-bit types draw fewer.
-        Raises Failed at the end of an epoch that is not as it was when it was first read. Evaluations are epoch None.
+        Raises UserError at a batch that cannot be counted, and Failed at the end of an epoch that is not as it was
+        when it was first read. Evaluations are epoch None.
         """
         before = random_state()
         seed_all(epoch or 0)
         if epoch == 0 and self.generator:
             self.generator.set_state(self.first_order)
         given = iter(batches)
-        several = accumulate > 1
-        steps = iter(lambda: Parts(islice(given, accumulate)), ()) if several else given
+        steps = iter(lambda: Parts(itertools.islice(given, accumulate)), ())
+        limit = self.max_steps if epoch is None else self.limit
+        on_gpu = self.device is not None and self.device.type == "cuda"
         found = []
         try:
-            for number, step in enumerate(islice(steps, (self.max_steps if epoch is None else self.limit) or None)):
+            for number, parts in enumerate(itertools.islice(steps, limit or None)):
                 own = random_state()
                 self.shape: list[tuple] = []
-                parts = Parts(mapped(one, self.moved, is_leaf=is_numbers) for one in (step if several else (step,)))
-                shape = () if epoch is None else tuple(self.shape)
-                found.append(self.shapes_seen.setdefault(shape, shape))  # once, for there are many steps
-                on_gpu = self.device is not None and self.device.type == "cuda"
+                parts = mapped(parts, self.moved, "", is_numbers)
+                if epoch == 0 and not any(math.prod(size) for _, size, _ in self.shape):
+                    raise UserError(
+                        f"batch {number} has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
+                    )
+                if not self.counted and number == 0:
+                    of_loader = getattr(batches, "batch_size", None)
+                    self.place, self.size = counted_place(parts[0], self.shape, self.wanted, of_loader)
+                found.append((0, 0) if epoch is None else (hash(tuple(self.shape)), self.samples_of_step()))
                 seed_all(self.seed, epoch or 0, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0))
-                yield parts if several else parts[0]
+                yield parts if accumulate > 1 else parts[0]
                 set_random_state(own)
         finally:
             set_random_state(before)
@@ -147,31 +148,39 @@ class IterableData(TrainingData):
     def check_same(self, epoch: int | None, found: list[tuple]) -> None:
         """Raise Failed where an epoch is not what was counted or what another precision was given."""
         known = self.counted.setdefault(epoch, found)
-        counts, wanted = map(self.samples_of, (found, self.counted[0] if epoch else known))
-        if found != known or counts != wanted or not (found or epoch == 0):
+        first = self.counted[0] if epoch else known
+        counts = [(len(steps), sum(size for _, size in steps)) for steps in (found, first)]
+        if found != known or counts[0] != counts[1] or not (found or epoch == 0):
             raise Failed(
-                f"{'eval_batches' if epoch is None else 'batches'} gave {counts[0]} steps where there"
-                f" were {wanted[0]}, or other samples or shapes; yield the same in every epoch"
+                f"{'eval_batches' if epoch is None else 'batches'} gave {counts[0][0]} steps where there"
+                f" were {counts[1][0]}, or other samples or shapes; yield the same in every epoch"
             )
 
-    def samples_of(self, steps: list[tuple]) -> tuple[int, int]:
-        """Return the numbers of steps and of samples, if a dimension of a tensor counts them, or 0."""
-        path, place = self.place or ("", 0)
-        return len(steps), sum(part[1][place] for step in steps for part in step if part[0] == path)
+    def samples_of_step(self) -> int:
+        """Return how many samples the step has that was read last. See counted_place()."""
+        pattern, dimension = self.place
+        found = {place[0]: size for name, size, _ in self.shape if (place := re.match(pattern, name))}
+        return sum(1 if dimension is None else size[dimension] for size in found.values())
 
     def moved(self, leaf: Any, path: str) -> Any:
         """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are.
 
         What is the reader's own is copied, because a loss may change its batch in place.
         """
+        if type(leaf) is tuple:  # how many of the packed sequences have a first, a second entry
+            self.shape.append((path, leaf, None))
         leaf = as_tensor(leaf)
-        if isinstance(leaf, torch.Tensor):
-            self.shape.append((path, leaf.shape, leaf.dtype))
-            return leaf if self.device is None else leaf.to(self.device, non_blocking=True, copy=True)
-        if not hasattr(leaf, "to"):
+        for place, part in parts_of(leaf, path):
+            if isinstance(part, torch.Tensor):
+                if part.is_nested:
+                    name = f"batch{place.partition(']')[2]}"
+                    raise UserError(f"{name} is a nested tensor, so give its values() and offsets() instead.")
+                self.shape.append((place, part.shape, part.dtype))
+        if self.device is None or not hasattr(leaf, "to"):
             return leaf
-        self.shape += [(place, tensor.shape, tensor.dtype) for place, tensor in tensors_of(leaf, path)]
-        return leaf if self.device is None else copy.deepcopy(leaf).to(self.device)
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(self.device, non_blocking=True, copy=True)
+        return copy.deepcopy(leaf).to(self.device)
 
     def steps_per_epoch(self, size: int) -> int:
         return self.steps
@@ -219,16 +228,6 @@ def check_readable(name: str, batches: Any) -> None:
         raise UserError(f"{name} is empty; it must yield at least one batch.")
 
 
-def check_batch(tensors: list[tuple[str, torch.Tensor]]) -> None:
-    """Raise UserError where a batch holds no tensor, nothing but empty ones, or one of several lengths."""
-    if not tensors:
-        raise UserError("a batch holds no tensor; it must hold at least one, such as (inputs, labels).")
-    if nested := [path for path, tensor in tensors if tensor.is_nested]:
-        raise UserError(f"{nested[0]} is a nested tensor, which cannot be counted; give its values() and offsets().")
-    if not any(tensor.numel() for _, tensor in tensors):
-        raise UserError("a batch has 0 samples; leave empty batches out.")
-
-
 def is_numbers(value: Any) -> bool:
     """Return whether a value is a list, of any depth, of numbers that are no flags."""
     if not isinstance(value, list) or not value:
@@ -244,80 +243,62 @@ def as_tensor(value: Any) -> Any:
     """Return the tensor of an array, a number or a list of numbers. What no tensor can hold stays as it is."""
     if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
         return value
-    try:
+    with suppress(TypeError, ValueError, RuntimeError, OverflowError):
         return torch.from_numpy(numpy.array(value, order="C")) if hasattr(value, "dtype") else torch.tensor(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return value
+    return value
 
 
-def tensors_of(value: Any, path: str = "batch", is_leaf: Callable = lambda part: False) -> list[tuple[str, Any]]:
-    """Return (path, tensor) of each tensor in a nest, or in an object there that can be moved. See mapped()."""
+def parts_of(value: Any, path: str = "batch") -> list[tuple[str, Any]]:
+    """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
     found = []
-    for place, leaf in leaves_of(value, path, is_leaf):
-        if is_leaf(leaf) or isinstance(leaf, torch.Tensor):
+    for place, leaf in leaves_of(value, path):
+        if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor):
+            found += parts_of(vars(leaf), place)
+        else:
             found.append((place, leaf))
-        elif hasattr(leaf, "to") and hasattr(leaf, "__dict__"):
-            found += tensors_of(vars(leaf), place)
     return found
 
 
-Place = tuple[str, int | None]  # a path in a batch, and a dimension of the tensor there or None for a length
+def counted_place(batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any) -> tuple[tuple, int]:
+    """Return where samples are counted, and how many the first batch has.
 
-
-def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Return the sizes in a batch that may be its number of samples: those that are likely, and all others.
-
-    Likely are the first dimension of a tensor, the number of packed sequences and the length of a list of tensors. The
-    length of a batch that is a list itself is not, as it may hold the inputs and the labels.
+    Where is (pattern, dimension): that of a tensor with this path in the step, or None to count the
+    parts with such a path. It fits the reader's batch_size or that of the DataLoader, or else the
+    most frequent first dimension of tensors outside lists, the length of lists of tensors, or the
+    first dimension within lists.
     """
-
-    def counts_as_one(part: Any) -> bool:
-        return isinstance(part, PackedSequence) or (isinstance(part, list) and part is not batch)
-
-    likely: dict[Place, int] = {}
-    lengths: dict[Place, int] = {}
-    weak: dict[Place, int] = {}
-    others: dict[Place, int] = {("batch", None): len(batch)} if isinstance(batch, list) else {}
-    for path, part in tensors_of(batch, is_leaf=counts_as_one):
-        inner = [(path, part)] if isinstance(part, torch.Tensor) else tensors_of(part, path)
-        others |= {(place, number): size for place, one in inner for number, size in enumerate(one.shape)}
-        if isinstance(part, PackedSequence):
-            likely[path, None] = int(part.batch_sizes[0])
-        elif isinstance(part, list) and inner:
-            (weak if isinstance(part[0], Mapping) else lengths)[path, None] = len(part)
-        elif (path, 0) in others:
-            likely[path, 0] = others.pop((path, 0))
-    columns = {place: size for place, size in others.items() if place[1] == 0}
-    return (likely | lengths | weak if likely or lengths else columns or weak), others | weak
-
-
-def most_frequent(sizes: dict[Place, int]) -> int:
-    counted = Counter(filter(None, sizes.values()))
-    return counted.most_common(1)[0][0] if counted else 1
-
-
-def counted_place(batch: Any, wanted: Any, of_loader: Any) -> tuple[Place | None, int]:
-    """Return where the samples of a batch are counted, and how many the first batch has. None: each batch has one.
-
-    That is what fits the reader's batch_size or that of the DataLoader, or else the most frequent first dimension.
-    """
-    likely, others = sizes_of(batch)
-    every = likely | others
-    size = wanted or most_frequent(likely)
+    ranked = ranked_sizes(batch, shapes)
+    first, lengths, inside, others = ranked
+    likely = [*filter(None, next(filter(any, (one.values() for one in ranked)), [1]))]
+    known = first | lengths | inside
+    size = wanted or (of_loader if of_loader in known.values() else statistics.mode(likely))
+    every = known | others
     if wanted and wanted not in {1, *every.values()}:
-        known = ", ".join(str(one) for one in dict.fromkeys(every.values()))
-        raise UserError(f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {known}.")
-    if not wanted and of_loader and of_loader in (*likely.values(), others.get(("batch", None))):
-        size = of_loader
-    elif not wanted and len(set(likely.values())) > 1:
+        sizes = ", ".join(map(str, dict.fromkeys(every.values())))
+        raise UserError(f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {sizes}.")
+    if not wanted and size != of_loader and len(set(likely)) > 1:
         print(
             f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
             " tensors; if it is another number, set batch_size=."
         )
-    return next((place for place, found in every.items() if found == size), None), size
+    return next((place for place, found in every.items() if found == size), (EACH, None)), size
 
 
-def size_at(place: Place | None, batch: Any) -> int:
-    """Return how many samples a batch has, counted where they were in the first one if it has that place."""
-    likely, others = sizes_of(batch)
-    return 1 if place is None else (likely | others).get(place, most_frequent(likely))
+def ranked_sizes(batch: Any, shapes: list[tuple]) -> list[dict[tuple, int]]:
+    """Return {place: size} of four kinds of sizes in a first batch, the likeliest number of samples first."""
+    ranked: list[dict[tuple, int]] = [{}, {}, {}, {}]
+    first, lengths, inside, others = ranked
+    for path, part in leaves_of(batch, "", lambda part: isinstance(part, list) and part is not batch):
+        if isinstance(part, list):
+            of_tensors = part and isinstance(part[0], torch.Tensor | tuple)
+            (lengths if of_tensors else others)[EACH + re.escape(path) + EACH, None] = len(part)
+    lists = [pattern for pattern, _ in lengths | others]
+    for name, shape, _ in shapes:
+        path = name.partition("]")[2]
+        in_list = any(re.match(pattern, name) for pattern in lists)
+        for dimension, size in enumerate(shape):
+            of = others if dimension else inside if in_list else first
+            of.setdefault((EACH + re.escape(path) + "$", dimension), size)  # of the first of several parts
+    if isinstance(batch, list):
+        inside[EACH + EACH, None] = len(batch)
+    return ranked

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}  # whose objects are not taken apart
+OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}  # whose objects are not taken apart, but for
+KEEPERS = (torch.nn.Module, torch.optim.Optimizer, FunctionType)
 
 
 class AsFound:
@@ -39,17 +40,15 @@ class AsFound:
                 self.undo.append(partial(one.copy_(value).copy_, value))
         elif isinstance(one, torch.Generator):
             self.undo.append(partial(one.set_state, one.get_state()))
-        elif isinstance(one, dict):
-            self.undo.append(partial(put_items, one, dict(one)))
-            return one.values()
-        elif isinstance(one, list | set | deque):
-            self.undo.append(partial(put_members, one, list(one)))
-            return one
+        elif isinstance(one, dict | list | set | deque):
+            kept = dict(one) if isinstance(one, dict) else list(one)
+            self.undo.append(partial(put_members, one, kept))
+            return kept.values() if isinstance(kept, dict) else kept
         elif isinstance(one, tuple):
             return one
         elif isinstance(one, MethodType):
             return [one.__self__]
-        elif has_state(one):
+        elif isinstance(one, KEEPERS) or (hasattr(one, "__dict__") and not is_of_others(type(one))):
             return [vars(one)]
         return ()
 
@@ -59,24 +58,18 @@ class AsFound:
             return [undo() for undo in self.undo]
 
 
-def has_state(one: Any) -> bool:
-    """Return whether an object is a model, an optimizer or of a class that is nobody else's."""
-    known = isinstance(one, torch.nn.Module | torch.optim.Optimizer | FunctionType)
-    return known or (hasattr(one, "__dict__") and type(one).__module__.partition(".")[0] not in OF_OTHERS)
+def is_of_others(code: Any) -> bool:
+    """Return whether a class or a function is one of Python, PyTorch or NumPy."""
+    return str(code.__module__).partition(".")[0] in OF_OTHERS
 
 
-def put_items(place: dict, items: dict) -> dict:
-    """Give a dict its items back, touching none that is the same, and return those it had."""
-    now = dict(place)
-    for name in now.keys() - items.keys():
-        del place[name]
-    place.update({name: value for name, value in items.items() if now.get(name, place) is not value})
-    return now
-
-
-def put_members(place: Any, members: list) -> list:
-    """Give a list, a deque or a set its members back, and return those it had."""
-    now = list(place)
-    place.clear()
-    (place.update if isinstance(place, set) else place.extend)(members)
+def put_members(place: Any, kept: Any) -> Any:
+    """Give a dict, a list, a deque or a set its members back, and return those it had."""
+    now = type(kept)(place)
+    if isinstance(place, dict):  # compiled code watches what is deleted and set anew
+        for name in now.keys() - kept.keys():
+            del place[name]
+    else:
+        place.clear()
+    (place.update if isinstance(place, dict | set) else place.extend)(kept)
     return now

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from itertools import product
 from operator import attrgetter
 from typing import Any
 
 import torch
 
-from ..parameters import COMPILE_MODES, Failed, Unsupported
+from ..parameters import COMPILE_MODES, Unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 
@@ -90,49 +89,57 @@ def older_flag(read: Callable[[], Any], otherwise: Any) -> Any:
         return otherwise
 
 
-# Of torch: switches on which numbers or times depend; then what sets others, each before what reads it.
-ATTRIBUTES = """
-    backends.cuda.matmul.fp32_precision backends.cudnn.conv.fp32_precision
-    backends.cudnn.rnn.fp32_precision backends.mkldnn.matmul.fp32_precision backends.cudnn.enabled
-    backends.cudnn.benchmark backends.cudnn.benchmark_limit backends.cudnn.deterministic
+# Of torch: switches on which numbers or times depend, each before what sets others, too. An attribute, or what sets it,
+# what reads it and for which device.
+SWITCHES = """
+    backends.cuda.matmul.fp32_precision
+    backends.cudnn.conv.fp32_precision
+    backends.cudnn.rnn.fp32_precision
+    backends.mkldnn.matmul.fp32_precision
+    backends.cudnn.enabled
+    backends.cudnn.benchmark
+    backends.cudnn.benchmark_limit
+    backends.cudnn.deterministic
     backends.cuda.matmul.allow_fp16_accumulation
     backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-"""
-FUNCTIONS = """
-    set_default_dtype get_default_dtype set_grad_enabled is_grad_enabled
+    set_default_dtype get_default_dtype
+    set_grad_enabled is_grad_enabled
     set_deterministic_debug_mode get_deterministic_debug_mode
     set_autocast_cache_enabled is_autocast_cache_enabled
     backends.cuda.enable_flash_sdp backends.cuda.flash_sdp_enabled
     backends.cuda.enable_mem_efficient_sdp backends.cuda.mem_efficient_sdp_enabled
     backends.cuda.enable_math_sdp backends.cuda.math_sdp_enabled
     backends.cuda.enable_cudnn_sdp backends.cuda.cudnn_sdp_enabled
+    set_autocast_dtype get_autocast_dtype cpu
+    set_autocast_dtype get_autocast_dtype cuda
+    set_autocast_enabled is_autocast_enabled cpu
+    set_autocast_enabled is_autocast_enabled cuda
 """
-OF_DEVICES = {"set_autocast_dtype": "get_autocast_dtype", "set_autocast_enabled": "is_autocast_enabled"}
 
 
-def switches_now() -> dict[tuple[str, ...], Any]:
-    """Return the switches as they are: {(name within torch, or that and a device): value}."""
-    pairs = zip(*[iter(FUNCTIONS.split())] * 2, strict=True)
-    found: dict[tuple[str, ...], Any] = {(name,): attrgetter(name)(torch) for name in ATTRIBUTES.split()}
-    found |= {(name,): attrgetter(read)(torch)() for name, read in pairs}
-    for (name, read), device in product(OF_DEVICES.items(), ("cpu", "cuda")):
-        found[name, device] = getattr(torch, read)(device)
+def switches_now() -> dict[str, Any]:
+    """Return {line of SWITCHES: value} of the switches as they are."""
+    found = {}
+    for line in SWITCHES.strip().splitlines():
+        name, *read = line.split()
+        found[line] = attrgetter(read[0])(torch)(*read[1:]) if read else attrgetter(name)(torch)
     return found
 
 
-def changed_since(before: dict[tuple, Any]) -> list[tuple]:
-    """Return the names of the switches that are no more as they were."""
-    return [name for name, value in switches_now().items() if value != before[name]]
+def changed_since(before: dict[str, Any]) -> list[str]:
+    """Return those of switches_now() that are no more as they were."""
+    return [line for line, value in switches_now().items() if value != before[line]]
 
 
-def set_switch(name: str, *value: Any) -> None:
-    """Set a switch of switches_now() by its name; for some of them the device comes before the value."""
-    if name in ATTRIBUTES.split():
-        owner, _, attribute = name.rpartition(".")
-        setattr(attrgetter(owner)(torch), attribute, *value)
+def set_switch(line: str, value: Any) -> None:
+    """Set a switch of switches_now()."""
+    name, *read = line.split()
+    owner, _, attribute = name.rpartition(".")
+    if read:
+        attrgetter(name)(torch)(*read[1:], value)
     else:
-        attrgetter(name)(torch)(*value)
+        setattr(attrgetter(owner)(torch), attribute, value)
 
 
 @contextmanager
@@ -155,18 +162,9 @@ def backends_as_found() -> Iterator[None]:
     finally:
         set_fp32_switches(*older, switches)
         mkldnn.set_flags(*mkldnn_flags)
-        for name in changed_since(before):  # also what the older flag of matmuls has set
-            set_switch(*name, before[name])
+        for line in changed_since(before):  # also what the older flag of matmuls has set
+            set_switch(line, before[line])
         config.enable_autograd_cache, config.backward_pass_autocast = autograd
-
-
-def check_switches(before: dict[tuple, Any]) -> None:
-    """Raise Failed where a switch is no more as compare() and the precision had set it."""
-    if changed := changed_since(before):
-        raise Failed(
-            f"torch.{changed[0][0]} changed during the training, so it is not what its name says; leave that out of the"
-            " model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
-        )
 
 
 @contextmanager
@@ -201,26 +199,21 @@ class Precision:
 def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
     """Collect the types of every autocast that is turned on for the device within the block, by whomever.
 
-    Those count, too, that a function sets while a region of autocast lasts.
+    It is read where a region of autocast ends, so that a type that is set within the region counts.
     """
     seen: set[torch.dtype] = set()
-    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+    leave = torch.autocast.__exit__
 
-    def noted(context: Any) -> Any:
-        if context._enabled and context.device == device.type:
-            seen.add(context.fast_dtype)
-        return enter(context)
-
-    def noted_again(context: Any, *error: Any) -> Any:
+    def noted(context: Any, *error: Any) -> Any:
         if context.device == device.type and torch.is_autocast_enabled(device.type):
             seen.add(torch.get_autocast_dtype(device.type))
         return leave(context, *error)
 
-    torch.autocast.__enter__, torch.autocast.__exit__ = noted, noted_again
+    torch.autocast.__exit__ = noted
     try:
         yield seen
     finally:
-        torch.autocast.__enter__, torch.autocast.__exit__ = enter, leave
+        torch.autocast.__exit__ = leave
 
 
 def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:

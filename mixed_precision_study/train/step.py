@@ -16,7 +16,7 @@ from ..measure.energy import watched
 from ..measure.memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
 from ..measure.progress import progress
 from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
-from ..parameters import Diverged, UserError
+from ..parameters import Diverged, Failed, UserError
 from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .as_found import AsFound
@@ -29,8 +29,9 @@ from .precision import (
     Precision,
     after_step,
     autocasts_seen,
+    backends_as_found,
     cast_model,
-    check_switches,
+    changed_since,
     compiled,
     cudnn_flags,
     fp32_switches,
@@ -74,7 +75,8 @@ def training_step(
 def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: list) -> Any:
     """Return the optimizer of a reader's function, which gets the model where it asks for a `model`."""
     wants_model = next(iter(inspect.signature(make_optimizer).parameters), "") == "model"
-    return make_optimizer(model if wants_model else weights)
+    with backends_as_found():  # a switch that it sets would hold for the training
+        return make_optimizer(model if wants_model else weights)
 
 
 class Trainer:
@@ -88,6 +90,9 @@ class Trainer:
     data: what the batches come from, so that its tensors can be found in memory.
     steps, updates: steps taken, and in eager mode those that updated the weights.
     """
+
+    switches: dict[str, Any]  # as they were before the warm-up
+    kept_for_graph: list | None = None  # what the warm-up has left
 
     def __init__(
         self,
@@ -132,16 +137,13 @@ class Trainer:
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         self.optimizer: Any = self.optimizer_of(make_optimizer)
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()  # as schedule-free ones want it before their first step
+        set_mode(self.optimizer, "train")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
         self.found_inf: torch.Tensor | None = None
-        self.switches: dict[tuple, Any] = {}
-        self.kept_for_graph: list | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
             self.found_inf = self.scaler.found_inf
@@ -291,7 +293,11 @@ def read_switches(record: RunRecord, trainer: Trainer) -> None:
     """Note PyTorch's switches for fp32. Raise Failed where any switch is no more as it was before the warm-up."""
     for name, switch in fp32_switches().items():
         setattr(record, f"fp32_precision_{name}", switch.fp32_precision)
-    check_switches(trainer.switches)
+    if changed := changed_since(trainer.switches):
+        raise Failed(
+            f"torch.{changed[0].split()[0]} changed during the training, so it is not what its name says; leave that"
+            " out of the model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
+        )
 
 
 def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
@@ -523,26 +529,29 @@ def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
     """
     flags = cudnn_flags(benchmark=False, deterministic=torch.backends.cudnn.deterministic)
     autocast = Precision(trainer.precision, trainer.device).autocast()
-    with evaluation_mode(trainer.network, trainer.optimizer), flags, torch.no_grad(), autocast:
+    with evaluation_mode(trainer), flags, torch.no_grad(), autocast:
         yield trainer.network
 
 
 @contextmanager
-def evaluation_mode(network: torch.nn.Module, optimizer: Any = None) -> Iterator[None]:
+def evaluation_mode(trainer: Trainer) -> Iterator[None]:
     """Put a model into evaluation mode, and after the block each of its modules back into its own.
 
     So modules that were frozen on purpose stay so. A schedule-free optimizer changes its mode, too.
     """
-    modes = [(module, module.training) for module in network.modules()]
-    has_mode = callable(getattr(optimizer, "eval", None))
-    network.eval()
-    if has_mode:
-        optimizer.eval()
+    modes = [(module, module.training) for module in trainer.network.modules()]
+    trainer.network.eval()
+    set_mode(trainer.optimizer, "eval")
     try:
         yield
     finally:
-        if has_mode:
-            optimizer.train()
+        set_mode(trainer.optimizer, "train")
         for module, training in modes:  # an outer one before those in it
             if module.training != training:
                 module.train(training)
+
+
+def set_mode(optimizer: Any, mode: str) -> None:
+    """Put an optimizer into the mode "train" or "eval" if it has modes, as schedule-free ones do."""
+    if callable(method := getattr(optimizer, mode, None)):
+        method()
