@@ -27,7 +27,7 @@ RULES = {  # module or room: all that it may import of the package
     "report": BASE | {"judge", "report"},
     "experiment": BASE | {"explain", "measure", "tasks", "train"},
     "own_model": BASE | {"experiment", "report.results", "tasks", "train"},
-    "standalone": {"parameters", "store.commit", "store.files"},
+    "standalone": {"parameters", "report.place", "store.commit", "store.files"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
     | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.reading"}

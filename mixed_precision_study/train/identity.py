@@ -1,9 +1,12 @@
 """What tells two trainings of one name apart: model, functions, optimizer and batches."""
 
+import ast
 import functools
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -48,11 +51,19 @@ def code_of(one: Any, seen: list[FunctionType]) -> Any:
         return getattr(one, "__qualname__", type(one).__qualname__)
     seen.append(called)
     used = inspect.getclosurevars(called)
-    return [
-        machine_code(called.__code__, called.__doc__),
-        called.__defaults__,
-        code_of({**used.globals, **used.nonlocals}, seen),
-    ]
+    return [source_of(called), called.__defaults__, code_of({**used.globals, **used.nonlocals}, seen)]
+
+
+def source_of(function: FunctionType) -> Any:
+    """Return a function's source without comments and docstrings, or its instructions where Python has none."""
+    with suppress(OSError, SyntaxError):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+                del node.body[0]
+        if isinstance(tree.body[0], ast.FunctionDef):  # a lambda's lines hold what is around it
+            return ast.unparse(tree)
+    return machine_code(function.__code__, function.__doc__)
 
 
 def machine_code(code: CodeType, docstring: str | None = None) -> list:
