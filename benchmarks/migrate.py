@@ -38,7 +38,7 @@ def complete(place):
     from mixed_precision_study.judge.explained import explain
     from mixed_precision_study.judge.time_to_target import DEFAULT_TARGETS
     from mixed_precision_study.report.names import DATA, ORDER, model_name
-    from mixed_precision_study.report.reading import corrected, sort_out
+    from mixed_precision_study.report.selection import corrected, sort_out
     from mixed_precision_study.tasks.data_files import USUAL
 
     found, _ = read_records(place)

@@ -30,7 +30,7 @@ RULES = {  # module or room: all that it may import of the package
     "standalone": {"parameters", "report.place", "store.commit", "store.files"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
-    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.reading"}
+    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.selection"}
     | {"report.study", "runner"}
     | {"tasks.data_files"},
 }

@@ -6,7 +6,20 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 
 from ..parameters import error_line
-from . import articles, energy, first_screen, growth, inference, ladder, memory, numbers, provenance, quality, sure, why
+from . import (
+    articles,
+    energy_used,
+    first_screen,
+    growth,
+    in_use,
+    ladder,
+    memory_used,
+    numbers,
+    provenance,
+    quality,
+    sure,
+    why,
+)
 from .charts import chart_style
 from .section import Chart, File, Section
 from .tables import Tables
@@ -16,12 +29,12 @@ SUBJECTS = {
     "articles": articles,
     "steps": ladder,
     "over": growth,
-    "inference": inference,
+    "inference": in_use,
     "execution": ladder,
     "quality": quality,
 }
-SECTIONS = (why, sure, ladder, growth, quality, memory, energy, inference, articles, numbers, provenance)
-EACH = (why, memory, energy)  # these draw each comparison
+SECTIONS = (why, sure, ladder, growth, quality, memory_used, energy_used, in_use, articles, numbers, provenance)
+EACH = (why, memory_used, energy_used)  # these draw each comparison
 
 
 def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:

@@ -23,7 +23,7 @@ from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric, samples_in_epoch
 from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
-from .reading import find_records, of_other_code, sort_out
+from .selection import find_records, of_other_code, sort_out
 from .words import natural
 
 ON_CPU = "not judged: CPU"

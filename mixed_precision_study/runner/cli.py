@@ -20,7 +20,7 @@ import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
 from ..report.place import check_place, set_aside
-from ..report.reading import OWN_RUNS, PUBLISHED, sort_out
+from ..report.selection import OWN_RUNS, PUBLISHED, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run

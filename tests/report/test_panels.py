@@ -4,7 +4,7 @@ import made_up_records as made_up
 import pytest
 from drawn_reports import parts_of, read_all
 
-from mixed_precision_study.report import energy, inference, memory, why
+from mixed_precision_study.report import energy_used, in_use, memory_used, why
 from mixed_precision_study.report.section import Chart, Table
 from mixed_precision_study.report.tables import Tables
 
@@ -54,17 +54,17 @@ def test_the_title_says_only_what_the_steps_show(tmp_path, records, in_title, no
 
 
 def test_the_parts_of_the_memory_add_up_or_are_not_shown():
-    mib = {f"ledger_{name}_mib": 512.0 for names in memory.MEMORY_PARTS.values() for name in names}
-    assert list(memory.memory_parts_of(mib).values()) == [2.0, 0.5, 0.5, 1.0]
+    mib = {f"ledger_{name}_mib": 512.0 for names in memory_used.MEMORY_PARTS.values() for name in names}
+    assert list(memory_used.memory_parts_of(mib).values()) == [2.0, 0.5, 0.5, 1.0]
     for broken in ({"ledger_slack_mib": -1.0}, dict.fromkeys(list(mib)[:6])):
-        assert memory.memory_parts_of(mib | broken) == {}
+        assert memory_used.memory_parts_of(mib | broken) == {}
 
 
 def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
     tables = read_all(tmp_path, *(made_up.make("cifar_resnet", name) for name in ("tf32", "amp_fp16")))
-    assert inference.section(tables).parts == []
+    assert in_use.section(tables).parts == []
     tables.show = {"inference": True}
-    section = inference.section(tables)
+    section = in_use.section(tables)
     drawn = [[width for *_, width in bars_of(chart)] for chart in parts_of(section, Chart)]
     assert drawn == [[2.0, 3.0], [2000.0, 4000.0]] and "all 1" in section.title
 
@@ -72,4 +72,4 @@ def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
 def test_a_section_without_its_measurements_is_absent(tmp_path):
     bare = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", explained=False))
     for tables in (bare, Tables(show={"inference": True})):
-        assert all(module.section(tables).parts == [] for module in (why, memory, energy, inference))
+        assert all(module.section(tables).parts == [] for module in (why, memory_used, energy_used, in_use))

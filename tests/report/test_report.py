@@ -10,7 +10,7 @@ from drawn_reports import read_all, said_in
 from made_up_records import make
 
 from mixed_precision_study.parameters import Precision
-from mixed_precision_study.report import energy, numbers, provenance, sections
+from mixed_precision_study.report import energy_used, numbers, provenance, sections
 from mixed_precision_study.report.names import ORDER
 from mixed_precision_study.report.section import Cards, Chart, Section, Table
 
@@ -54,10 +54,10 @@ def with_bad_chart(report):
 
 @pytest.mark.parametrize("failing", [raising, with_bad_chart])
 def test_a_section_that_fails_says_so_and_costs_itself_alone(tables, monkeypatch, failing):
-    monkeypatch.setattr(sections, "SECTIONS", (energy, provenance))
-    monkeypatch.setattr(energy, "section", failing)
+    monkeypatch.setattr(sections, "SECTIONS", (energy_used, provenance))
+    monkeypatch.setattr(energy_used, "section", failing)
     _, first, failed, last = sections.sections_of(tables)
-    assert failed.title == "Energy" and len(failed.parts) == 1
+    assert failed.title == "Energy used" and len(failed.parts) == 1
     assert ("ZeroDivisionError" if failing is raising else "ValueError") in said_in(failed)
     assert "<b>" not in said_in(failed) and first.parts and last.parts
     assert plt.get_fignums() == []

@@ -10,9 +10,9 @@ from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report import provenance, reading
+from mixed_precision_study.report import provenance, selection
 from mixed_precision_study.report.names import task_name
-from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.report.selection import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
 from mixed_precision_study.runner import status
 from mixed_precision_study.store import commit
@@ -146,8 +146,8 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
 @pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
 def test_the_work_of_sorting_out_grows_with_the_number_of_killed_runs(monkeypatch, alike):
     """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
-    calls, key = [], reading.comparison_key
-    monkeypatch.setattr(reading, "comparison_key", lambda record: calls.append(0) or key(record))
+    calls, key = [], selection.comparison_key
+    monkeypatch.setattr(selection, "comparison_key", lambda record: calls.append(0) or key(record))
     nothing = {"dataset_used": None, "synthetic": None}
     counts = []
     for number in (20, 40):
