@@ -1,6 +1,7 @@
 """Training steps with one mistake each, and sound ones. Each function returns (step, evaluation or None)."""
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -45,7 +46,7 @@ def scaled(*, loss_of=functional.cross_entropy, autocast=FP16, by_hand=None, mic
         if not ends.startswith("keep"):
             optimizer.zero_grad()
         for number in range(micro):
-            with torch.autocast(DEVICE, dtype=autocast or FP16, enabled=autocast is not None):
+            with torch.autocast(DEVICE, dtype=autocast) if autocast else nullcontext():
                 loss = loss_of(network(inputs).float(), labels) / micro
             scaler.scale(loss).backward()
             for call in ends.split():
@@ -72,7 +73,7 @@ def plain(*, schedule=None, optimizer=sgd, dtype=torch.float32, evaluate=None, c
         if clear:
             optimizer.zero_grad()
         for _ in range(micro):
-            with torch.autocast(DEVICE, autocast or BF16, autocast is not None):
+            with torch.autocast(DEVICE, autocast) if autocast else nullcontext():
                 loss = functional.cross_entropy(model(inputs).float(), labels)
             with torch.autograd.set_detect_anomaly(options.get("anomaly", False)):
                 if options.get("functions"):
