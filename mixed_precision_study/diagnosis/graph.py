@@ -7,22 +7,27 @@ from typing import Any
 
 import torch
 
-LINEAR = re.compile(
-    r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|(Unsafe)?View|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat|Expand"
-    r"|Unbind|Split\w*|Clone|Alias|Permute|T|Transpose|Unsafe\w*|Index)Backward\d"
+LINEAR = re.compile(  # nodes that hand a factor on: sums, views, and products with a constant
+    r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat|Expand|Unbind|Split\w*"
+    r"|Clone|Alias|Permute|T|Transpose|Unsafe\w*|View|Index)Backward\d"
 )
-ROUNDED = re.compile(r"(Pow|LogSoftmax|NllLoss|MseLoss|SmoothL1|Huber|Abs|KlDiv|\w*Norm|Mul)\w*Backward\d")
+ROUNDED = re.compile(  # whose slope depends on a difference that 16 bits round
+    r"(Pow|LogSoftmax|NllLoss|MseLoss|SmoothL1|Huber|Abs|KlDiv|LinalgVectorNorm|Norm)\w*Backward\d"
+)
 LIMIT = 200_000  # nodes of a graph; a larger one is not looked at
+HALF = (torch.float16, torch.bfloat16)
+Path = tuple[tuple[float, ...], float]  # the loss scales, and the product of all other numbers
+OPAQUE = torch.autograd.function.BackwardCFunction  # a custom function, which may multiply by anything
 
 
 @dataclass
 class Reading:
-    """What one backward() will do. A path is (the loss scales on it, the product of all other numbers)."""
+    """What one backward() will do."""
 
-    paths: dict[int, set[tuple[tuple[float, ...], float]]] = field(default_factory=dict)  # by weight
+    paths: dict[int, set[Path]] = field(default_factory=dict)  # by weight
     casts: dict[int, Any] = field(default_factory=dict)  # the node that casts each weight to 16 bits
-    narrow: set[torch.dtype] = field(default_factory=set)  # types in which the loss itself is rounded
-    plain_leaves: bool = False  # it fills gradients of tensors that are no weights, as for a cache
+    narrow: str = ""  # the type in which the loss itself is rounded
+    fills_others: bool = False  # it fills gradients of tensors that are no weights, as for a cache
     nodes: set[Any] = field(default_factory=set)
     whole: bool = True  # all nodes were seen
 
@@ -31,103 +36,83 @@ def same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-3)
 
 
-def number_in(node: Any) -> tuple[Any, float]:
-    """Return (the tensor's own factor, its largest size), and NaN where a node does not tell it."""
-    inputs = [child for child, _ in node.next_functions]
-    side = "other" if len(inputs) < 2 or inputs[1] is None else "self"
-    kept = getattr(node, f"_raw_saved_{side}", None)
-    value = getattr(kept, "data", None)  # where a hook packs saved tensors, to ask would unpack
-    if not isinstance(value, torch.Tensor) or getattr(kept, "unpack_hook", id) is not None:
-        return None, math.nan
-    return value, float(value.detach().abs().max()) if value.numel() else math.nan
+def is_linear(node: Any) -> bool:
+    """Return whether a node hands a factor on. A product does, where one side of it is a constant."""
+    sides = [child for child, _ in node.next_functions]
+    is_product = node.name().startswith(("MulB", "DivB")) and None not in sides and len(sides) > 1
+    return LINEAR.fullmatch(node.name()) is not None and not is_product
 
 
 def factor_of(node: Any) -> float:
-    """Return by which number a node of a linear tail multiplies, 1 where it only moves numbers."""
-    kind = node.name()
-    if not kind.startswith(("MulB", "DivB")):
+    """Return by which number a linear node multiplies, NaN where it does not tell: to unpack it may compute."""
+    if not node.name().startswith(("MulB", "DivB")):
         return 1.0
-    _, value = number_in(node)
-    return value if kind.startswith("MulB") or not value else 1 / value
+    side = "self" if node.next_functions[0][0] is None else "other"
+    kept = getattr(node, f"_raw_saved_{side}", None)
+    number = getattr(kept, "data", None)
+    if getattr(kept, "unpack_hook", id) is not None or not isinstance(number, torch.Tensor):
+        return math.nan
+    size = float(number.detach().abs().max()) if number.numel() else math.nan
+    return 1 / size if node.name().startswith("D") and size else size
 
 
-def is_linear(node: Any) -> bool:
-    """Return whether a node hands a factor on: a sum, a view, or a product with a constant."""
-    if not LINEAR.fullmatch(node.name()):
-        return False
-    given = [child for child, _ in node.next_functions]
-    return not node.name().startswith(("MulB", "DivB")) or None in given or len(given) == 1
+def start_of(root: torch.Tensor, given: torch.Tensor | None) -> float:
+    """Return the one number that a backward() starts from, NaN where there are several."""
+    if given is None or root._backward_hooks:
+        return math.nan if root._backward_hooks else 1.0
+    least, most = torch.aminmax(given.detach().float())
+    return float(most) if bool(least == most) else math.nan
 
 
-def read_graph(roots: list[Any], gradients: Any, scales: list[float]) -> Reading:
-    """Read the graph from the roots of a backward(). gradients: what it starts from, None for ones."""
-    found = Reading()
-    ends: dict[tuple[tuple[float, ...], float], list[Any]] = {}
-    types: list[tuple[str, Any]] = []
+def times(path: Path, factor: float, scales: list[float]) -> Path:
+    if any(same(factor, scale) for scale in scales):
+        return (*path[0], factor), path[1]
+    rest = path[1] * factor
+    return path[0], math.nan if math.isnan(rest) else rest  # this NaN equals itself in a set
+
+
+def read_graph(roots: list[torch.Tensor], gradients: Any, scales: list[float]) -> Reading:
+    """Read the graph of a backward(). gradients: what it starts from. scales: the loss scales of all scalers.
+
+    A factor counts while all nodes above it are linear, because only then it multiplies the gradients.
+    """
+    found, ends, done = Reading(), set(), set()
     todo = []
-    for place, root in enumerate(roots):
-        given = gradients[place] if isinstance(gradients, tuple) else None
-        start = 1.0 if given is None else uniform(given)
-        todo.append((root.grad_fn, (), math.nan if root._backward_hooks else start))
-    seen = 0
-    while todo and seen < LIMIT:
-        seen += 1
-        node, used, rest = todo.pop()
-        if node is None:
+    for root, given in zip(roots, gradients, strict=False):
+        todo.append((root.grad_fn, times(((), 1.0), start_of(root, given), scales), True))
+    while todo and len(done) < LIMIT:
+        step = node, path, in_loss = todo.pop()
+        if node is None or step in done:
             continue
-        if is_linear(node):
-            factor = factor_of(node)
-            is_scale = any(same(factor, scale) for scale in scales)
-            used, rest = ((*used, factor), rest) if is_scale else (used, rest * factor)
-            todo += [(child, used, rest) for child, _ in node.next_functions]
-            continue
-        opaque = isinstance(node, torch.autograd.function.BackwardCFunction)
-        ends.setdefault((used, math.nan if opaque else rest), []).append(node)
-        types.append((node.name(), node))
-    for path, nodes in ends.items():
-        follow(nodes, path, found)
-    widths = [node._input_metadata[0].dtype for _, node in types if hasattr(node, "_input_metadata")]
-    rounded = bool(types) and all(ROUNDED.fullmatch(name) for name, _ in types)
-    if rounded and len(widths) == len(types):
-        found.narrow = set(widths) if set(widths) <= {torch.float16, torch.bfloat16} else set()
-    found.whole &= seen < LIMIT
+        done.add(step)
+        if in_loss and is_linear(node):
+            path = times(path, factor_of(node), scales)
+        elif in_loss:
+            in_loss = False
+            ends.add(node)
+            path = (path[0], math.nan) if isinstance(node, OPAQUE) else path
+        if hasattr(node, "variable"):
+            note_weight(node.variable, path, found)
+        for child, _ in node.next_functions:
+            if node.name() == "ToCopyBackward0" and hasattr(child, "variable"):
+                found.casts[id(child.variable)] = node
+            todo.append((child, path, in_loss))
+    found.whole, found.nodes = not todo, {node for node, _, _ in done}
+    types = {node._input_metadata[0].dtype for node in ends if ROUNDED.fullmatch(node.name())}
+    if len(types) == 1 and types <= set(HALF) and all(ROUNDED.fullmatch(node.name()) for node in ends):
+        found.narrow = str(types.pop()).removeprefix("torch.")
     return found
 
 
-def uniform(gradient: torch.Tensor) -> float:
-    """Return the one number that a given gradient consists of, NaN where there are several."""
-    least, most = (float(one) for one in torch.aminmax(gradient.detach().float()))
-    return most if least == most else math.nan
-
-
-def follow(nodes: list[Any], path: tuple[tuple[float, ...], float], found: Reading) -> None:
-    """Note the weights that lie below some nodes."""
-    todo, seen = list(nodes), set(nodes)
-    while todo and len(seen) < LIMIT:
-        node = todo.pop()
-        weight = getattr(node, "variable", None)
-        if weight is not None:
-            hooked = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
-            found.plain_leaves |= not isinstance(weight, torch.nn.Parameter)
-            found.paths.setdefault(id(weight), set()).add((path[0], math.nan if hooked else path[1]))
-        for child, _ in node.next_functions:
-            if child is not None and node.name() == "ToCopyBackward0" and hasattr(child, "variable"):
-                found.casts[id(child.variable)] = node
-            if child is not None and child not in seen:
-                seen.add(child)
-                todo.append(child)
-    found.whole &= len(seen) < LIMIT
-    found.nodes |= seen
+def note_weight(weight: torch.Tensor, path: Path, found: Reading) -> None:
+    hooked = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
+    found.fills_others |= not isinstance(weight, torch.nn.Parameter)
+    found.paths.setdefault(id(weight), set()).add((path[0], math.nan if hooked else path[1]))
 
 
 def divides(nodes: set[Any], scales: list[float]) -> bool:
     """Return whether some node may divide by a loss scale: by its number, or in a way that is not known."""
-    for node in nodes:
-        kind = node.name()
-        if "Foreach" in kind or isinstance(node, torch.autograd.function.BackwardCFunction):
-            return True
-        if kind.startswith(("MulB", "DivB")) and None in [child for child, _ in node.next_functions]:
-            value = number_in(node)[1]
-            if math.isnan(value) or any(same(value, one) or same(value * one, 1) for one in scales):
-                return True
-    return False
+    if any("Foreach" in node.name() or isinstance(node, OPAQUE) for node in nodes):
+        return True
+    factors = [factor_of(node) for node in nodes if node.name().startswith(("MulB", "DivB")) and is_linear(node)]
+    return any(math.isnan(factor) or any(same(factor * one, 1) for one in scales) for factor in factors)

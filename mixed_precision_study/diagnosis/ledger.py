@@ -12,14 +12,12 @@ from typing import Any
 
 import torch
 
-from .graph import Reading, same
+from .graph import HALF, Path, Reading, same
 from .mistakes import name_of
 
 HELD = r"kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"  # ways to keep small updates
-HALF = (torch.float16, torch.bfloat16)
 LARGE = 8  # a number from here on may be a loss scale, a smaller one is the weight of a loss
 MANY = 8  # micro-batches whose sum in 16 bits loses a digit
-Path = tuple[tuple[float, ...], float]  # the loss scales, and the product of all other numbers
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -60,7 +58,8 @@ class Ledger:
         self.shares: list[Ledger] = []  # of other optimizers with some of these weights, as of a wrapped one
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
         self.is_own = type(optimizer).__module__.startswith("torch.optim")  # PyTorch's own
-        self.cleared: list[bool] = []  # at each backward() that was looked at
+        self.is_clear = False  # whether the gradient was cleared before the present backward()
+        self.cleared: list[bool] = []  # the same at each backward() that was looked at
         self.rounds = self.rounded = 0  # steps that were due after these; how many of these there were before
         self.used: tuple[Any, int] = (None, 0)  # the last step's gradient, and how often backward() was called before
         self.steps = self.doubled = self.kept_at = 0  # doubled: with a gradient that the step before had used
@@ -88,12 +87,11 @@ class Ledger:
     # Backward passes
 
     def clear(self) -> bool:
-        """Return whether the gradient was cleared before a backward(), and note it."""
-        is_clear = self.weight.grad is None or not bool(self.weight.grad.any())
-        self.cleared.append(is_clear)
-        if is_clear:
+        """Return whether the gradient was cleared before a backward()."""
+        self.is_clear = self.weight.grad is None or not bool(self.weight.grad.any())
+        if self.is_clear:
             self.entries = []
-        return is_clear
+        return self.is_clear
 
     def receive(self, reading: Reading, is_mixed: bool) -> None:
         """Note a backward() that was looked at. is_mixed: update() came before it without a step."""
@@ -104,10 +102,10 @@ class Ledger:
             self.is_stale |= before is node and self.steps >= since + 2
         mine = {one: paths for one, paths in reading.paths.items() if one in self.ids}
         if mine:
+            self.cleared.append(self.is_clear)
             self.entries.append((mine, []))
-            for paths in mine.values():
-                self.factors |= {math.prod(path[0]) * abs(path[1]) for path in paths}
-            self.faults["update without step"] += is_mixed and not self.cleared[-1]
+            self.factors |= {math.prod(path[0]) * abs(path[1]) for path in set().union(*mine.values())}
+            self.faults["update without step"] += is_mixed and not self.is_clear
             self.note_gradient()
 
     def note_gradient(self) -> None:
@@ -218,6 +216,8 @@ class Ledger:
         dtype = self.weight.grad.dtype if self.weight.grad is not None else torch.float32
         if len(self.entries) >= MANY and dtype in HALF:
             found["sums in 16 bits"] = {"count": len(self.entries), "dtype": name_of(dtype)}
+        if "past the scaler" in found:
+            found.pop("clipped while scaled", None)
         self.figures |= found
         return set(found)
 

@@ -128,7 +128,7 @@ class Diagnosis:
     def __str__(self) -> str:
         said = [self.ended_by] if self.ended_by else []
         said += [f"Mistake: {mistake.sentence}" for mistake in self.mistakes]
-        if not self.ended_by and (not self.optimizers and not self.watched):
+        if not self.ended_by and not (self.events and (self.optimizers or self.watched)):
             said.append(NOTHING)
         elif not said:
             said.append("What follows was not seen, and the rest has no mistake." if self.unseen else "No mistake was found.")

@@ -15,9 +15,9 @@ class Place:
 
     recent: list[str]  # the last calls, oldest first
     changed: bool  # the weights changed after the last unscale_(), without a step
-    autocasts: set[str]  # types of the autocasts that were entered
-    inside: bool  # the error came out of an autocast
-    spoiled: bool  # weights or buffers are inf or NaN
+    inside: bool | None = None  # the error came out of an autocast; None: not known
+    autocasts: set[str] = field(default_factory=set)  # types of the autocasts that were entered
+    spoiled: bool = False  # weights or buffers are inf or NaN
     types: set[torch.dtype] = field(default_factory=set)  # of the weights of the module that raised it
     is_custom: bool = False  # a custom autograd function raised it
 
@@ -33,11 +33,15 @@ class Place:
         return self
 
 
+def since_last(place: Place, call: str) -> list[str]:
+    """Return the calls between the last call of this name and the one before it."""
+    calls = place.recent[:-1]
+    return calls[len(calls) - calls[::-1].index(call) :] if call in calls else []
+
+
 def unscaled_again(place: Place) -> str:
-    calls = place.recent
-    before = [number for number, call in enumerate(calls) if call == "unscale"][-2:-1]
-    since = calls[before[0] + 1 : -1] if before else []
-    if before and not any(call.startswith("backward") for call in since):
+    since = since_last(place, "unscale")
+    if place.recent and not any(call.startswith("backward") for call in since):
         return "It is called twice for the same gradients. Leave one of the calls out."
     if place.changed and not any(call.endswith("step") for call in since):
         return (
@@ -55,9 +59,9 @@ def unscaled_again(place: Place) -> str:
 
 
 def stepped_again(place: Place) -> str:
-    if "update" in place.recent:
-        return "Call scaler.step(optimizer) once, and scaler.update() after it."
-    return "scaler.update() was left out. Call it once at the end of every step."
+    if any(call.startswith("backward") for call in since_last(place, "scaler_step")):
+        return "scaler.update() was left out. Call it once at the end of every step."
+    return "Call unscale_(), step() and update() of the scaler once in every step, in this order."
 
 
 def without_scale(place: Place) -> str | None:
@@ -82,7 +86,7 @@ def mixed_types(place: Place) -> str | None:
             " and its backward with custom_bwd."
         )
     half = [one for one in HALF if one in place.types]
-    if half and not place.inside:
+    if half and place.inside is False:
         name = "half()" if half[0] == torch.float16 else "bfloat16()"
         scaler = ", with GradScaler" if half[0] == torch.float16 else ""
         return (
@@ -91,7 +95,7 @@ def mixed_types(place: Place) -> str | None:
         )
     if place.inside:
         return "Autocast does not choose the type of this function. Cast its inputs to one type."
-    if place.autocasts:
+    if place.autocasts and place.inside is False:
         return "This call is outside autocast. Run the whole forward pass under it, in the evaluation, too."
     return "Cast its inputs to one type."
 
@@ -116,7 +120,7 @@ def always(sentence: str) -> Callable[[Place], str]:
 
 
 MIXED = ("the same dtype", "should be the same", "expected scalar type", "but expected", "have the same dtype")
-NOT_IMPLEMENTED = ("implemented for 'Half'", "implemented for 'BFloat16'", "in half precision", "Unsupported dtype")
+NOT_IMPLEMENTED = ("implemented for 'Half'", "implemented for 'BFloat16'", "in half precision", "Unsupported dtype", "Low precision dtypes")
 REMEDIES: list[tuple[tuple[str, ...], Callable[[Place], str | None]]] = [  # the first that matches a message
     (("unscale_() has already been called",), unscaled_again),
     (("unscale_() is being called after step", "step() has already been called"), stepped_again),
@@ -138,7 +142,7 @@ REMEDIES: list[tuple[tuple[str, ...], Callable[[Place], str | None]]] = [  # the
         ("Index put requires", "Index_put", "index_put", "scatter(): Expected", "Expected self.dtype to be equal to src"),
         always("Indexing does not convert. Cast the source to the type of what it is written to: x.to(hidden.dtype)."),
     ),
-    (NOT_IMPLEMENTED, not_in_16_bits),
+    ((*NOT_IMPLEMENTED, "either float or double dtype"), not_in_16_bits),
     (
         ("unsupported ScalarType BFloat16", "unsupported ScalarType bfloat16"),
         always("NumPy has no bfloat16. Call .float() before .numpy()."),

@@ -134,6 +134,7 @@ class Watch:
         self.depth: Counter = Counter()  # of the calls that are under way, because a method may call its parent's
         self.since: dict[bool, list[int]] = {False: [], True: []}  # optimizers and scalers, see ends_a_step()
         self.scaled = self.pending = self.over = False  # update() ends steps; a step ended in backward(); all is seen
+        self.ender: Any = None  # the optimizer that the last scaler.step() was called with
         self.clock = StepClock(torch.device(self.seen.device))
         self.waits: list[float] = []  # the seconds in which each timed step waited for a DataLoader
         self.waited = 0.0  # in the step that is under way
@@ -160,7 +161,7 @@ class Watch:
         self.narrow: list[str] = []  # the type of each loss that was looked at, where 16 bits round it
         self.anomaly: list[bool] = []  # whether its detection was on, at each backward() that was looked at
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
-        self.version = -1  # of a weight, at the last unscale_()
+        self.version = -1  # of the weights, at the last unscale_()
 
     # Life
 
@@ -222,13 +223,15 @@ class Watch:
                 hook.remove()  # not earlier, because a hook that leaves itself breaks PyTorch's loop over all hooks
             self.hooks = []
             self.undo.close()
-            was_over, changed = self.over, self.version not in (-1, self.version_of_weight())
+            was_over = self.over
+            place = Place([] if was_over else [*self.recent], self.version not in (-1, self.versions()))
             self.hear("finish", True)
             if error is not None:
-                self.note_error(error, was_over, changed)
+                place.inside = None if was_over else self.failed is error
+                self.note_error(error, place, was_over)
             elif self.evaluate:
                 self.look_at_evaluation()
-            self.buffers = {}
+            self.buffers, self.failed = {}, None
             self.tell()
         return self.seen
 
@@ -237,24 +240,26 @@ class Watch:
         on_report, self.on_report = self.on_report, id  # which is called no more
         on_report(self.seen)
 
-    def note_error(self, error: BaseException, was_over: bool, changed: bool) -> None:
+    def note_error(self, error: BaseException, place: Place, was_over: bool) -> None:
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
         seen, name = self.seen, type(error).__name__
         if not was_over:
             seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
-        known = remedy_for(error, self.place(error, changed))
+        known = self.remedy_for(error, place)
         if known is None:
             return
         seen.errors = [(name, *known)]
         with contextlib.suppress(Exception):  # some errors take no notes, nor does Python 3.10
             error.add_note(f"diagnose(): {known[1]}")
 
-    def place(self, error: BaseException, changed: bool = False) -> Place:
-        spoiled = bool(self.seen.spoiled or self.seen.weights_spoiled)
-        return Place([*self.recent], changed, self.autocasts, self.failed is error, spoiled)
+    def remedy_for(self, error: BaseException, place: Place) -> tuple[str, str] | None:
+        place.autocasts = self.autocasts
+        place.spoiled = bool(self.seen.spoiled or self.seen.weights_spoiled)
+        return remedy_for(error, place)
 
-    def version_of_weight(self) -> int:
-        return next((ledger.weight._version for ledger in self.ledgers.values()), -1)
+    def versions(self) -> int:
+        """Return a number that changes where weights change."""
+        return sum(one._version for ledger in self.ledgers.values() for one in ledger.weights[:64])
 
     def look_at_evaluation(self) -> None:
         """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() in vain."""
@@ -271,7 +276,7 @@ class Watch:
                 value = self.evaluate()
         except Exception as error:  # of the evaluation, which must not cost the report
             self.note_buffers()
-            known = remedy_for(error, self.place(error)) or ("", "It is no error of the training.")
+            known = self.remedy_for(error, Place([], False)) or ("", "")
             seen.found["evaluation failed"] = {"error": error_line(error), "remedy": known[1]}
             return
         if "kept" in calls and "used" not in calls:
@@ -429,7 +434,9 @@ class Watch:
 
     def read(self, args: tuple) -> Reading:
         roots = [root for root in args[0] if isinstance(root, torch.Tensor)]
-        return read_graph(roots, args[1] if len(roots) == len(args[0]) else None, self.scales_now())
+        reading = read_graph(roots, args[1], self.scales_now())
+        reading.whole &= len(roots) == len(args[0])  # others are edges of a graph
+        return reading
 
     def begin_backward(self, args: tuple, kwargs: dict[str, Any]) -> None:
         if not kwargs.get("accumulate_grad", True):
@@ -462,11 +469,11 @@ class Watch:
     def note_reading(self, reading: Reading) -> None:
         if self.penalty and reading.whole:
             self.penalties += not divides(reading.nodes, self.penalty)
-        self.narrow += [name_of(one) for one in reading.narrow] or [""]
+        self.narrow.append(reading.narrow)
         if self.leaked or not reading.whole:
             unscaled = {one: {path for path in paths if path[0]} for one, paths in reading.paths.items()}
             reading.paths = {one: paths or {((), float("nan"))} for one, paths in unscaled.items()}
-        elif reading.plain_leaves:
+        elif reading.fills_others:
             self.leaked = any(path[0] for paths in reading.paths.values() for path in paths)
 
     def keep_loss(self, losses: Any) -> None:
@@ -511,13 +518,14 @@ class Watch:
     def end_unscale(self, args: tuple, kwargs: dict[str, Any]) -> None:
         scale = args[0]._scale
         if sys.exc_info()[0] is None:
-            self.version = self.version_of_weight()
+            self.version = self.versions()
         for ledger in self.sharing(args[1]) if self.is_looked_at and scale is not None else ():
             ledger.divide(float(scale))
 
     def begin_scaler_step(self, args: tuple, kwargs: dict[str, Any]) -> None:
         self.scales.setdefault(args[0], [])
         self.note_call("scaler_step")
+        self.ender = args[1]
         self.stepped, self.overflowed = False, False
         if self.is_looked_at:
             self.note_hands(args[1])
@@ -537,7 +545,7 @@ class Watch:
     def end_update(self, args: tuple, kwargs: dict[str, Any]) -> None:
         if not self.by_hand:
             self.scaled = True
-            if self.ends_a_step(args[0]):
+            if self.ends_a_step(self.ender or args[0]):
                 self.advance()
 
     # Phases
@@ -618,12 +626,14 @@ class Watch:
             self.leave_out("PyTorch's profiler saw no kernel, as after a profile of your own; try a new process")
         seen.events = [step for step in self.events if step]
         self.read_books()
-        self.ledgers, self.scales, self.losses = {}, {}, []
+        self.ledgers, self.scales, self.losses, self.ender = {}, {}, [], None
 
     def read_books(self) -> None:
         seen = self.seen
         steppers = [ledger for ledger in self.ledgers.values() if ledger.steps or ledger.due]
         seen.optimizers = len(steppers)
+        if seen.watched and not steppers:
+            seen.unseen.append("No optimizer of PyTorch took a step, so nothing is known of what it does to gradients.")
         seen.losses = [float(loss) for loss in self.losses]
         seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values() if scales]
         if self.anomaly and all(self.anomaly):
