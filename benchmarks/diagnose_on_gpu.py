@@ -150,7 +150,8 @@ def alternate(name: str, step, steps: int, blocks: int = 5) -> None:
 
 def after_a_profile(batch: int, width: int) -> None:
     """Diagnose three times after a profile of one's own: a read in each step, and memory that is not pinned."""
-    model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)).to(DEVICE)
+    layers = torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)
+    model = torch.nn.Sequential(*layers).to(DEVICE)
     optimizer, rows = torch.optim.SGD(model.parameters(), 1e-3), torch.randn(batch, width)
 
     def step() -> None:

@@ -5,6 +5,7 @@ options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))
 """
 
 import sys
+from types import FrameType
 from typing import Any
 
 from .diagnose import diagnose
@@ -29,7 +30,7 @@ class Life:
 
 def trainer_above(callback: Any) -> Any:
     """Return the Trainer that calls a callback, which it does not hand over: it is in a frame above."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         trainer = frame.f_locals.get("self")
         handler = getattr(trainer, "callback_handler", None)

@@ -11,9 +11,8 @@ LINEAR = re.compile(  # nodes that hand a factor on: sums, views, and products w
     r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat|Expand|Unbind|Split\w*"
     r"|Clone|Alias|Permute|T|Transpose|Unsafe\w*|View|Index)Backward\d"
 )
-ROUNDED = re.compile(  # whose slope depends on a difference that 16 bits round
-    r"(Pow|LogSoftmax|NllLoss|MseLoss|SmoothL1|Huber|Abs|KlDiv|LinalgVectorNorm|Norm)\w*Backward\d"
-)
+ROUNDED = re.compile(r"(LogSoftmax|NllLoss|MseLoss|SmoothL1|Huber|KlDiv)\w*Backward\d")  # losses that 16 bits round
+OF_DIFFERENCE = re.compile(r"(Pow|Abs|LinalgVectorNorm|Norm)\w*Backward\d")  # the same of a difference in 16 bits
 LIMIT = 200_000  # nodes of a graph; a larger one is not looked at
 HALF = (torch.float16, torch.bfloat16)
 Path = tuple[tuple[float, ...], float]  # the loss scales, and the product of all other numbers
@@ -76,7 +75,8 @@ def read_graph(roots: list[torch.Tensor], gradients: Any, scales: list[float]) -
 
     A factor counts while all nodes above it are linear, because only then it multiplies the gradients.
     """
-    found, ends, done = Reading(), set(), set()
+    found, ends = Reading(), set()
+    done: set[tuple[Any, Path, bool]] = set()
     todo = []
     for root, given in zip(roots, gradients, strict=False):
         todo.append((root.grad_fn, times(((), 1.0), start_of(root, given), scales), True))
@@ -98,10 +98,19 @@ def read_graph(roots: list[torch.Tensor], gradients: Any, scales: list[float]) -
                 found.casts[id(child.variable)] = node
             todo.append((child, path, in_loss))
     found.whole, found.nodes = not todo, {node for node, _, _ in done}
-    types = {node._input_metadata[0].dtype for node in ends if ROUNDED.fullmatch(node.name())}
-    if len(types) == 1 and types <= set(HALF) and all(ROUNDED.fullmatch(node.name()) for node in ends):
-        found.narrow = str(types.pop()).removeprefix("torch.")
+    found.narrow = rounded_type(ends)
     return found
+
+
+def rounded_type(ends: set[Any]) -> str:
+    """Return the 16-bit type in which a loss is computed, where that changes its slope, and "" otherwise."""
+    for node in ends:
+        above = node.next_functions[0][0] if node.next_functions else None
+        differs = above is not None and above.name().startswith(("SubB", "RsubB", "AddB"))
+        if not (ROUNDED.fullmatch(node.name()) or (differs and OF_DIFFERENCE.fullmatch(node.name()))):
+            return ""
+    types = {node._input_metadata[0].dtype for node in ends}
+    return str(types.pop()).removeprefix("torch.") if len(types) == 1 and types <= set(HALF) else ""
 
 
 def note_weight(weight: torch.Tensor, path: Path, found: Reading) -> None:

@@ -74,7 +74,7 @@ class Ledger:
         self.factors: set[float] = set()  # all that multiplies a loss, of each path
         self.tiny: list[float] = []  # the share of each gradient that float16 holds with fewer digits
         self.casts: dict[int, tuple[Any, int]] = {}  # the node that casts a weight, and the steps before it came
-        self.is_stale = self.was_skipped = False
+        self.is_stale = self.was_skipped = self.came_back = False  # came_back: a scaler, after another one
         self.due = self.taken = self.searched = self.scheduled = self.through = 0  # see end_due() and schedule()
         self.scalers: dict[int, Any] = {}
         self.kept: list[tuple[torch.Tensor, ...]] = []  # (16-bit weight, its numbers, where it has a gradient)
@@ -111,9 +111,10 @@ class Ledger:
     def note_gradient(self) -> None:
         """Keep a gradient's numbers, unless other processes add to it later, which would look like a change."""
         alone = not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1
-        gradient = self.weight.grad if alone else None
-        plain = gradient is not None and gradient.dtype == torch.float32 and gradient.layout == torch.strided
-        self.last = sample(gradient) if plain and gradient.numel() else None
+        gradient = self.weight.grad
+        self.last = None
+        if alone and gradient is not None and gradient.dtype == torch.float32 and gradient.numel():
+            self.last = sample(gradient) if gradient.layout == torch.strided else None
 
     def measure_small(self) -> None:
         """Note which share of the gradients float16 holds with fewer digits than its ten."""
@@ -227,6 +228,7 @@ class Ledger:
         self.taken += taken
         self.was_skipped = not taken
         self.searched += not self.taken  # steps that were skipped before the first one that was taken
+        self.came_back |= id(scaler) in self.scalers and next(reversed(self.scalers)) != id(scaler)
         self.scalers[id(scaler)] = scaler
 
     def schedule(self) -> None:
@@ -264,15 +266,19 @@ class Ledger:
             eps, half = group.get("eps"), any(one.dtype == torch.float16 for one in group["params"])
             if half and isinstance(eps, float) and 0 < eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
-        moved = [(before != sample(weight))[has_one] for weight, before, has_one in self.kept]
-        numbers = sum(len(one) for one in moved)
-        if not numbers or self.steps <= self.kept_at + 2:
-            return
-        lost = 1 - sum(int(one.sum()) for one in moved) / numbers
         least = 0.1 if self.is_own else 0.5  # rounding by chance moves some
+        lost = self.lost_share()
         if lost >= least and not self.holds_what_is_rounded():
             dtype, name = name_of(self.kept[0][0].dtype), type(self.optimizer).__name__
             yield "lost updates", {"optimizer": name, "dtype": dtype, "share": lost}
+
+    def lost_share(self) -> float:
+        """Return which share of the numbers of 16-bit weights that have a gradient never moved."""
+        moved = [(before != sample(weight))[has_one] for weight, before, has_one in self.kept]
+        numbers = sum(len(one) for one in moved)
+        if not numbers or self.steps <= self.kept_at + 2:
+            return 0.0
+        return 1 - sum(int(one.sum()) for one in moved) / numbers
 
     def mistakes_of_scale(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Return what half of the rounds or more show. Mixed scales explain all else that they show."""
@@ -290,7 +296,7 @@ class Ledger:
         skipped, later = self.due - self.taken, self.due - self.taken - self.searched
         if self.through > 2 and 10 * self.through >= self.due and 2 * self.scheduled >= self.due:
             yield "scheduled though skipped", {"count": self.through}
-        if len(self.scalers) > 2 and 2 * len(self.scalers) >= self.due:
+        if len(self.scalers) > 2 and not self.came_back:
             yield "many scalers", {"count": len(self.scalers), "due": self.due}
         elif self.taken and (self.searched >= 16 or (later > 2 and 10 * later >= self.due)):
             interval = min(getattr(one, "_growth_interval", 2000) for one in self.scalers.values())

@@ -46,8 +46,8 @@ SENTENCES = {
     " scaler.step() the same optimizer, and divide by hand no more.",
     "scaled twice": "The loss is multiplied twice by the loss scale of {scale:g}, and its gradients are divided once."
     " Call scaler.scale() once.",
-    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {other:g}. Use"
-    " one GradScaler for a loss and its optimizer, and call update() after step().",
+    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {other:g}."
+    " Use one GradScaler for a loss and its optimizer, and call update() after step().",
     "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. {how}"
     " before.",
     "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
@@ -68,6 +68,7 @@ SENTENCES = {
     "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
 }
 
+PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
 NOTHING = "Nothing was looked at, because no optimizer took a step. Try diagnose(step) with a step of yours."
 
 Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what the sentence names: its value}
@@ -131,8 +132,8 @@ class Diagnosis:
         if not self.ended_by and not (self.events and (self.optimizers or self.watched)):
             said.append(NOTHING)
         elif not said:
-            said.append("What follows was not seen, and the rest has no mistake." if self.unseen else "No mistake was found.")
-        return "\n".join([*said, *facts(self), *self.unseen])
+            said.append(PARTLY if self.unseen else "No mistake was found.")
+        return "\n".join([*said, *self.unseen, *facts(self)])
 
     __repr__ = __str__  # as the last line of a cell shows it
 

@@ -120,7 +120,14 @@ def always(sentence: str) -> Callable[[Place], str]:
 
 
 MIXED = ("the same dtype", "should be the same", "expected scalar type", "but expected", "have the same dtype")
-NOT_IMPLEMENTED = ("implemented for 'Half'", "implemented for 'BFloat16'", "in half precision", "Unsupported dtype", "Low precision dtypes")
+NOT_IMPLEMENTED = (
+    "implemented for 'Half'",
+    "implemented for 'BFloat16'",
+    "in half precision",
+    "Unsupported dtype",
+    "Low precision dtypes",
+    "either float or double dtype",
+)
 REMEDIES: list[tuple[tuple[str, ...], Callable[[Place], str | None]]] = [  # the first that matches a message
     (("unscale_() has already been called",), unscaled_again),
     (("unscale_() is being called after step", "step() has already been called"), stepped_again),
@@ -139,10 +146,10 @@ REMEDIES: list[tuple[tuple[str, ...], Callable[[Place], str | None]]] = [  # the
         always("A constant such as -1e9 does not fit into fp16. Use torch.finfo(x.dtype).min."),
     ),
     (
-        ("Index put requires", "Index_put", "index_put", "scatter(): Expected", "Expected self.dtype to be equal to src"),
+        ("Index put requires", "index_put", "scatter(): Expected", "Expected self.dtype to be equal to src"),
         always("Indexing does not convert. Cast the source to the type of what it is written to: x.to(hidden.dtype)."),
     ),
-    ((*NOT_IMPLEMENTED, "either float or double dtype"), not_in_16_bits),
+    (NOT_IMPLEMENTED, not_in_16_bits),
     (
         ("unsupported ScalarType BFloat16", "unsupported ScalarType bfloat16"),
         always("NumPy has no bfloat16. Call .float() before .numpy()."),

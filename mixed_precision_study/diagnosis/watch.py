@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -140,7 +141,7 @@ class Watch:
         self.waited = 0.0  # in the step that is under way
         self.profiler: Any = None
         self.open_steps: dict[int, int] = {}  # how deep the stack is in an optimizer's step()
-        self.failed: BaseException | None = None  # an error that came out of an autocast
+        self.failed = 0  # the id of an error that came out of an autocast
         self.autocasts: set[str] = set()  # types of all autocasts
         self.recent: deque[str] = deque(maxlen=32)  # the last calls, for the note on an error
         self.buffers: dict[int, tuple[str, torch.Tensor]] = {}
@@ -154,6 +155,7 @@ class Watch:
         self.ledgers: dict[int, Ledger] = {}
         self.scales: dict[Any, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
         self.unstepped = self.stepped = False  # since the last update(); in the scaler_step that is under way
+        self.overflowed, self.is_known = False, True  # a fused optimizer skips its step; whether that was asked
         self.reading: Reading | None = None  # of the backward() that is under way
         self.leaked = False  # scaled gradients left the weights' books in this step, as for a gradient cache
         self.penalty: list[float] = []  # the scales in gradients that grad() returned with a graph, in this step
@@ -227,11 +229,11 @@ class Watch:
             place = Place([] if was_over else [*self.recent], self.version not in (-1, self.versions()))
             self.hear("finish", True)
             if error is not None:
-                place.inside = None if was_over else self.failed is error
+                place.inside = None if was_over else self.failed == id(error)
                 self.note_error(error, place, was_over)
             elif self.evaluate:
                 self.look_at_evaluation()
-            self.buffers, self.failed = {}, None
+            self.buffers = {}
             self.tell()
         return self.seen
 
@@ -353,7 +355,8 @@ class Watch:
 
     def note_step(self, ends: bool, optimizer: Any) -> None:
         """Note a step of an optimizer. One inside another step of it is its parent's, so it is the same step."""
-        frame, depth = sys._getframe(), 0
+        frame: FrameType | None = sys._getframe()
+        depth = 0
         while frame is not None:
             frame, depth = frame.f_back, depth + 1
         if not ends:
@@ -370,10 +373,10 @@ class Watch:
             ledger = self.sharing(optimizer)[0]
             ledger.note_hand()
             ledger.divide(float(scale))
-        self.overflowed = False
+        self.overflowed, self.is_known = False, True
         if isinstance(overflow, torch.Tensor):
-            is_known = self.is_looked_at or not overflow.is_cuda
-            self.overflowed = bool(overflow) if is_known else None
+            self.is_known = self.is_looked_at or not overflow.is_cuda
+            self.overflowed = self.is_known and bool(overflow)
 
     def end_step(self, optimizer: Any) -> None:
         ledger = self.sharing(optimizer)[0]
@@ -416,7 +419,7 @@ class Watch:
 
     def begin_autocast_exit(self, args: tuple, kwargs: dict[str, Any]) -> None:
         if len(args) > 2 and args[2] is not None:
-            self.failed = args[2]
+            self.failed = id(args[2])
 
     def begin_schedule(self, args: tuple, kwargs: dict[str, Any]) -> None:
         scheduler = args[0].o
@@ -485,10 +488,11 @@ class Watch:
         if not kwargs.get("accumulate_grad", True):
             return
         reading, self.reading = self.reading, None
-        for ledger in self.ledgers.values() if reading is not None else ():
-            ledger.receive(reading, self.unstepped)
-            if not self.scales and "float16" in self.seen.autocasts:
-                ledger.measure_small()
+        if reading is not None:
+            for ledger in self.ledgers.values():
+                ledger.receive(reading, self.unstepped)
+                if not self.scales and "float16" in self.seen.autocasts:
+                    ledger.measure_small()
         if self.pending:
             self.pending = False
             self.advance()
@@ -526,14 +530,14 @@ class Watch:
         self.scales.setdefault(args[0], [])
         self.note_call("scaler_step")
         self.ender = args[1]
-        self.stepped, self.overflowed = False, False
+        self.stepped, self.overflowed, self.is_known = False, False, True
         if self.is_looked_at:
             self.note_hands(args[1])
 
     def end_scaler_step(self, args: tuple, kwargs: dict[str, Any]) -> None:
         for ledger in self.sharing(args[1]):
             ledger.settle(self.backwards, self.unread)
-            if self.overflowed is not None:
+            if self.is_known:
                 ledger.end_due(args[0], self.stepped and not self.overflowed)
 
     def begin_update(self, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -580,6 +584,7 @@ class Watch:
             self.profile()
         if seen.steps == self.last and self.saw_no_kernel():
             self.last += LOOKED
+            seen.in_use = []
             self.profile()
         if seen.unseen or seen.steps == self.last:
             self.finish()
@@ -616,8 +621,6 @@ class Watch:
             self.profiler = None
         elif self.waits and not seen.watched:
             read_times(seen, self.clock.stop()[1], self.waits)
-        if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
-            seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
         if self.to_skip:
             seen.unseen.append(f"The loop ended before step {seen.first + 1}, where diagnose() was to begin.")
         elif seen.steps and not seen.watched and not seen.unseen:
@@ -627,6 +630,8 @@ class Watch:
         seen.events = [step for step in self.events if step]
         self.read_books()
         self.ledgers, self.scales, self.losses, self.ender = {}, {}, [], None
+        if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
+            seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision  # last, because it may fail
 
     def read_books(self) -> None:
         seen = self.seen

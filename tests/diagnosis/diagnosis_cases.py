@@ -226,7 +226,8 @@ def scheduled_though_skipped(optimizer=sgd):
     def turn(part):
         part.scaler.scale(1000 * part.loss()).backward()
         end(part)
-        part.schedule = getattr(part, "schedule", None) or torch.optim.lr_scheduler.LambdaLR(part.optimizer, lambda _: 1)
+        if not hasattr(part, "schedule"):
+            part.schedule = torch.optim.lr_scheduler.LambdaLR(part.optimizer, lambda _: 1)
         part.schedule.step()
 
     return turns(turn, scale=2.0**24, optimizer=optimizer)
@@ -415,8 +416,8 @@ def turn_of(*calls):
     return turn
 
 
-def backward(part):
-    part.scaler.scale(part.loss()).backward()
+def backward(part, loss=None):
+    part.scaler.scale(part.loss() if loss is None else loss).backward()
 
 
 def unscale(part):
@@ -427,7 +428,8 @@ def plain_step(part):
     part.optimizer.step()
 
 
-fused, fast = partial(torch.optim.SGD, lr=0.01, fused=True), partial(torch.optim.SGD, lr=10.0)
+fused = partial(torch.optim.SGD, lr=0.01, fused=True)
+quick, fast = partial(torch.optim.SGD, lr=1.0), partial(torch.optim.SGD, lr=10.0)
 
 
 MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbers are issues
@@ -458,7 +460,7 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "unscale_ and by hand": ("unscaled twice", lambda: turns(turn_of(backward, unscale, divided, end))),
     "scaled twice": (
         "scaled twice",
-        lambda: turns(turn_of(lambda part: part.scaler.scale(part.scaler.scale(part.loss())).backward(), end), scale=64.0),
+        lambda: turns(turn_of(lambda part: backward(part, part.scaler.scale(part.loss())), end), scale=64.0),
     ),
     "lightning 4148": ("never scaled", lambda: turns(turn_of(backward, lambda part: part.loss().backward(), end))),
     "half of a sum": (
@@ -485,7 +487,10 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "lightning 18828": ("scheduled though skipped", scheduled_though_skipped),
     "the same, fused": ("scheduled though skipped", lambda: scheduled_though_skipped(fused)),
     "Flow-Factory 186": ("stale weights", autocast_around_the_loop),
-    "DeepSpeedExamples 754": ("loss in 16 bits", lambda: turns(loss_rounded, optimizer=partial(torch.optim.SGD, lr=1.0), dtype=BF16, autocast=None)),
+    "DeepSpeedExamples 754": (
+        "loss in 16 bits",
+        lambda: turns(loss_rounded, optimizer=quick, dtype=BF16, autocast=None),
+    ),
     "micro-batches in bf16": ("sums in 16 bits", lambda: turns(summed, optimizer=fast, dtype=BF16, autocast=None)),
     "pytorch 88474": ("buffers not finite", spoiled_buffers),
     "semseg 60": ("evaluation with gradients", lambda: plain(evaluate=lambda model, inputs: model(inputs))),

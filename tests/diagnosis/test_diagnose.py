@@ -1,7 +1,7 @@
 """diagnose(): the mistakes it names, the sound loops it leaves alone, and that it changes nothing."""
 
-import cProfile
 import contextlib
+import cProfile
 import io
 import math
 import os
@@ -175,7 +175,8 @@ def half(layer, *shape):
 def written_by_a_mask():
     with torch.autocast(DEVICE, torch.bfloat16):
         rows = torch.zeros(2, 4, device=DEVICE)
-        rows[torch.tensor([True, False], device=DEVICE)] = torch.nn.Linear(4, 4).to(DEVICE)(torch.ones(1, 4, device=DEVICE))
+        layer, mask = torch.nn.Linear(4, 4).to(DEVICE), torch.tensor([True, False], device=DEVICE)
+        rows[mask] = layer(torch.ones(1, 4, device=DEVICE))
 
 
 def called_outside():
@@ -218,7 +219,7 @@ ERRORS = {  # a case: (a word of its remedy, the case)
 def test_an_error_gets_the_remedy_of_its_own_loop(name):
     word, case = ERRORS[name]
     reports = []
-    with pytest.raises(Exception) as caught, diagnose(on_report=reports.append):  # noqa: B017
+    with pytest.raises(Exception) as caught, diagnose(on_report=reports.append):
         case()
     (note,) = caught.value.__notes__ if sys.version_info >= (3, 11) else [reports[0].mistakes[0].sentence]
     assert word in note and rules(reports[0]) == ["error"] and "step 1" in reports[0].ended_by
