@@ -70,6 +70,7 @@ class Ledger:
         self.figures: dict[str, dict[str, Any]] = {}  # of each fault
         self.last: torch.Tensor | None = None  # the gradient as it was when it was last looked at
         self.bounds: list[tuple[float, float, float]] = []  # before unscale_: a bound, a norm, the scale
+        self.is_measured = False  # whether a division by hand would have been seen
         self.undone = 0  # steps before which gradients were divided by hand
         self.factors: set[float] = set()  # all that multiplies a loss, of each path
         self.tiny: list[float] = []  # the share of each gradient that float16 holds with fewer digits
@@ -136,6 +137,8 @@ class Ledger:
         self.note_gradient()
         if before is None or after is None or self.last is None or len(self.last) != len(before):
             return None
+        if not bool((before.isfinite() & (before != 0)).any()):
+            return None
         moved = self.last != before
         factors = (self.last[moved] / before[moved]).nan_to_num(0.0, 0.0, 0.0)
         factors = factors[factors != 0]  # a number that is masked, or inf, counts as unchanged
@@ -147,6 +150,7 @@ class Ledger:
     def note_hand(self) -> None:
         """Note a division by hand. One by a number that did not multiply the loss counts as unknown."""
         factor = self.note_change()
+        self.is_measured = factor is not None
         if factor is None or factor == 1:
             return
         divisor = abs(1 / factor)
@@ -203,24 +207,30 @@ class Ledger:
         self.entries, self.clips, self.last, self.settled = [], set(), None, backwards
 
     def read_entries(self) -> set[str]:
+        """Return what is wrong in this round, and keep its figures."""
         found: dict[str, dict[str, Any]] = {}
         for paths, divided in self.entries:
-            for path in {path for each in paths.values() for path in each}:
-                numbers = [one for one in (*path[0], *divided) if one != 1]
-                fault = fault_of(path, divided)
-                if fault and (self.is_own or fault != "past the scaler"):
-                    found[fault] = {"scale": numbers[0], "other": numbers[-1]}
-                by_hand = not path[0] and any(same(path[1], one) for one in divided)
-                if self.clips and (path[0] or by_hand):
-                    how = "Divide them by it" if by_hand else "Call scaler.unscale_(optimizer)"
-                    found["clipped while scaled"] = {"scale": max(self.clips), "how": how}
-        dtype = self.weight.grad.dtype if self.weight.grad is not None else torch.float32
-        if len(self.entries) >= MANY and dtype in HALF:
-            found["sums in 16 bits"] = {"count": len(self.entries), "dtype": name_of(dtype)}
+            for path in set().union(*paths.values()):
+                found |= self.read_path(path, divided)
+        gradient = self.weight.grad
+        if len(self.entries) >= MANY and gradient is not None and gradient.dtype in HALF:
+            found["sums in 16 bits"] = {"count": len(self.entries), "dtype": name_of(gradient.dtype)}
         if "past the scaler" in found:
             found.pop("clipped while scaled", None)
         self.figures |= found
         return set(found)
+
+    def read_path(self, path: Path, divided: list[float]) -> dict[str, dict[str, Any]]:
+        found = {}
+        numbers = [one for one in (*path[0], *divided) if one != 1]
+        fault = fault_of(path, divided)
+        if fault and (fault != "past the scaler" or (self.is_own and self.is_measured)):
+            found[fault] = {"scale": numbers[0], "other": numbers[-1]}
+        by_hand = not path[0] and any(same(path[1], one) for one in divided)
+        if self.clips and (path[0] or by_hand):
+            how = "Divide them by it" if by_hand else "Call scaler.unscale_(optimizer)"
+            found["clipped while scaled"] = {"scale": max(self.clips), "how": how}
+        return found
 
     def end_due(self, scaler: Any, taken: bool) -> None:
         """Note that a step was due with a scaler, and whether it was taken."""

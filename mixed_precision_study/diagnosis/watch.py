@@ -637,7 +637,7 @@ class Watch:
         seen = self.seen
         steppers = [ledger for ledger in self.ledgers.values() if ledger.steps or ledger.due]
         seen.optimizers = len(steppers)
-        if seen.watched and not steppers:
+        if seen.watched and seen.events and not steppers:
             seen.unseen.append("No optimizer of PyTorch took a step, so nothing is known of what it does to gradients.")
         seen.losses = [float(loss) for loss in self.losses]
         seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values() if scales]

@@ -577,6 +577,9 @@ SOUND = {
     "checkpointed": lambda: turns(checkpointed),
     "checkpointed, reentrant": lambda: turns(partial(checkpointed, reentrant=True)),
     "fused": lambda: turns(turn_of(backward, unscale, clipped, end), optimizer=fused),
+    "divided by hand in bf16": lambda: turns(
+        turn_of(backward, divided, plain_step), optimizer=quick, dtype=BF16, autocast=None
+    ),
     "fused by hand": lambda: turns(fused_by_hand, optimizer=fused),
     "subclass": of_a_parent,
     "mask of -inf": masked_buffers,
