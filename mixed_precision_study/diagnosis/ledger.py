@@ -221,7 +221,7 @@ class Ledger:
         return set(found)
 
     def read_path(self, path: Path, divided: list[float]) -> dict[str, dict[str, Any]]:
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         numbers = [one for one in (*path[0], *divided) if one != 1]
         fault = fault_of(path, divided)
         if fault and (fault != "past the scaler" or (self.is_own and self.is_measured)):
