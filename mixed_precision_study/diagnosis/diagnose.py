@@ -32,8 +32,8 @@ def diagnose(
     on_report(report): is called as soon as all is known, or the loop ends or fails.
 
     Returns a Diagnosis, which the context fills in; its `mistakes` are empty where none was found. An error of its own
-    ends the diagnosis and not your loop. A new diagnosis ends an older one, and one that is used twice begins anew.
-    Raises UserError where `steps` or `after` is wrong.
+    ends the diagnosis and not your loop. A new diagnosis ends an older one.
+    Raises UserError where `steps` or `after` is wrong, or where a diagnosis is used twice.
     """
     for name, number, least in (("steps", steps, 1), ("after", after, 0)):
         if not isinstance(number, int) or number < least:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 LINEAR = re.compile(  # nodes that hand a factor on: sums, views, and products with a constant
-    r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat|Expand|Unbind|Split\w*"
-    r"|Clone|Alias|Permute|T|Transpose|Unsafe\w*|View|Index)Backward\d"
+    r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat"
+    r"|Expand|Unbind|Split\w*|Clone|Alias|Permute|T|Transpose|Unsafe\w*|View|Index)Backward\d"
 )
-ROUNDED = re.compile(r"(LogSoftmax|NllLoss|MseLoss|SmoothL1|Huber|KlDiv)\w*Backward\d")  # losses that 16 bits round
-OF_DIFFERENCE = re.compile(r"(Pow|Abs|LinalgVectorNorm|Norm)\w*Backward\d")  # the same of a difference in 16 bits
+ROUNDED = re.compile(  # losses that 16 bits round, and powers and norms of a difference, whose node comes after them
+    r"(LogSoftmax|NllLoss|MseLoss|SmoothL1|Huber|KlDiv)\w*|(Pow|Abs|LinalgVectorNorm|Norm)\w* (Sub|Rsub|Add)B"
+)
 LIMIT = 200_000  # nodes of a graph; a larger one is not looked at
 HALF = (torch.float16, torch.bfloat16)
 Path = tuple[tuple[float, ...], float]  # the loss scales, and the product of all other numbers
@@ -24,43 +25,39 @@ class Reading:
     """What one backward() will do."""
 
     paths: dict[int, set[Path]] = field(default_factory=dict)  # by weight
-    casts: dict[int, Any] = field(default_factory=dict)  # the node that casts each weight to 16 bits
+    casts: dict[Any, int] = field(default_factory=dict)  # the weight of each node that casts one to 16 bits
     narrow: str = ""  # the type in which the loss itself is rounded
     fills_others: bool = False  # it fills gradients of tensors that are no weights, as for a cache
-    nodes: set[Any] = field(default_factory=set)
     whole: bool = True  # all nodes were seen
+
+    def is_scaled(self) -> bool:
+        return any(scales for paths in self.paths.values() for scales, _ in paths)
 
 
 def same(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-3)
 
 
-def is_linear(node: Any) -> bool:
-    """Return whether a node hands a factor on. A product does, where one side of it is a constant."""
-    sides = [child for child, _ in node.next_functions]
-    is_product = node.name().startswith(("MulB", "DivB")) and None not in sides and len(sides) > 1
-    return LINEAR.fullmatch(node.name()) is not None and not is_product
-
-
-def factor_of(node: Any) -> float:
-    """Return by which number a linear node multiplies, NaN where it does not tell: to unpack it may compute."""
-    if not node.name().startswith(("MulB", "DivB")):
+def factor_of(node: Any) -> float | None:
+    """Return by which number a node multiplies, None where it is not linear, NaN where it does not tell it."""
+    name, sides = node.name(), [child for child, _ in node.next_functions]
+    is_product = name.startswith(("MulB", "DivB"))
+    if not LINEAR.fullmatch(name) or (is_product and all(sides[:2]) and len(sides) > 1):
+        return None
+    if not is_product:
         return 1.0
-    side = "self" if node.next_functions[0][0] is None else "other"
-    kept = getattr(node, f"_raw_saved_{side}", None)
+    kept = getattr(node, "_raw_saved_other" if sides[0] else "_raw_saved_self", None)
     number = getattr(kept, "data", None)
-    if getattr(kept, "unpack_hook", id) is not None or not isinstance(number, torch.Tensor):
-        return math.nan
-    size = float(number.detach().abs().max()) if number.numel() else math.nan
-    return 1 / size if node.name().startswith("D") and size else size
+    if getattr(kept, "unpack_hook", id) is not None or not isinstance(number, torch.Tensor) or not number.numel():
+        return math.nan  # to unpack it may compute
+    size = float(number.detach().abs().max())
+    return 1 / size if name.startswith("D") and size else size
 
 
 def start_of(root: torch.Tensor, given: torch.Tensor | None) -> float:
     """Return the one number that a backward() starts from, NaN where there are several."""
-    if given is None or root._backward_hooks:
-        return math.nan if root._backward_hooks else 1.0
-    least, most = torch.aminmax(given.detach().float())
-    return float(most) if bool(least == most) else math.nan
+    least, most = torch.ones(2) if given is None else torch.aminmax(given.detach().float())
+    return float(most) if bool(least == most) and not root._backward_hooks else math.nan
 
 
 def times(path: Path, factor: float, scales: list[float]) -> Path:
@@ -76,52 +73,36 @@ def read_graph(roots: list[torch.Tensor], gradients: Any, scales: list[float]) -
     A factor counts while all nodes above it are linear, because only then it multiplies the gradients.
     """
     found, ends = Reading(), set()
-    done: set[tuple[Any, Path, bool]] = set()
-    todo = []
-    for root, given in zip(roots, gradients, strict=False):
-        todo.append((root.grad_fn, times(((), 1.0), start_of(root, given), scales), True))
+    done: set[tuple] = set()
+    starts = [times(((), 1.0), start_of(*pair), scales) for pair in zip(roots, gradients, strict=False)]
+    todo = [(root.grad_fn, path, True) for root, path in zip(roots, starts, strict=False)]
     while todo and len(done) < LIMIT:
         step = node, path, in_loss = todo.pop()
         if node is None or step in done:
             continue
         done.add(step)
-        if in_loss and is_linear(node):
-            path = times(path, factor_of(node), scales)
+        factor = factor_of(node) if in_loss else None
+        if factor is not None:
+            path = times(path, factor, scales)
         elif in_loss:
-            in_loss = False
             ends.add(node)
             path = (path[0], math.nan) if isinstance(node, OPAQUE) else path
-        if hasattr(node, "variable"):
-            note_weight(node.variable, path, found)
+        if (weight := getattr(node, "variable", None)) is not None:
+            found.fills_others |= not isinstance(weight, torch.nn.Parameter)
+            hooked = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
+            found.paths.setdefault(id(weight), set()).add((path[0], math.nan if hooked else path[1]))
         for child, _ in node.next_functions:
             if node.name() == "ToCopyBackward0" and hasattr(child, "variable"):
-                found.casts[id(child.variable)] = node
-            todo.append((child, path, in_loss))
-    found.whole, found.nodes = not todo, {node for node, _, _ in done}
-    found.narrow = rounded_type(ends)
+                found.casts[node] = id(child.variable)
+            todo.append((child, path, factor is not None))
+    found.whole, found.narrow = not todo, rounded_type(ends)
     return found
 
 
 def rounded_type(ends: set[Any]) -> str:
     """Return the 16-bit type in which a loss is computed, where that changes its slope, and "" otherwise."""
-    for node in ends:
-        above = node.next_functions[0][0] if node.next_functions else None
-        differs = above is not None and above.name().startswith(("SubB", "RsubB", "AddB"))
-        if not (ROUNDED.fullmatch(node.name()) or (differs and OF_DIFFERENCE.fullmatch(node.name()))):
-            return ""
+    above = {node: [child.name() for child, _ in node.next_functions[:1] if child] for node in ends}
+    if not all(ROUNDED.match(" ".join([node.name(), *names])) for node, names in above.items()):
+        return ""
     types = {node._input_metadata[0].dtype for node in ends}
     return str(types.pop()).removeprefix("torch.") if len(types) == 1 and types <= set(HALF) else ""
-
-
-def note_weight(weight: torch.Tensor, path: Path, found: Reading) -> None:
-    hooked = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
-    found.fills_others |= not isinstance(weight, torch.nn.Parameter)
-    found.paths.setdefault(id(weight), set()).add((path[0], math.nan if hooked else path[1]))
-
-
-def divides(nodes: set[Any], scales: list[float]) -> bool:
-    """Return whether some node may divide by a loss scale: by its number, or in a way that is not known."""
-    if any("Foreach" in node.name() or isinstance(node, OPAQUE) for node in nodes):
-        return True
-    factors = [factor_of(node) for node in nodes if node.name().startswith(("MulB", "DivB")) and is_linear(node)]
-    return any(math.isnan(factor) or any(same(factor * one, 1) for one in scales) for factor in factors)

@@ -48,14 +48,12 @@ SENTENCES = {
     " Call scaler.scale() once.",
     "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {other:g}."
     " Use one GradScaler for a loss and its optimizer, and call update() after step().",
-    "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. {how}"
-    " before.",
+    "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. Call"
+    " scaler.unscale_(optimizer) before.",
     "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
     "update without step": "scaler.update() comes without scaler.step(optimizer), so gradients that are added up have"
     f" several scales; {ONCE}",
-    "penalty of scaled gradients": "torch.autograd.grad() returns scaled gradients, and nothing divides them by the"
-    " scale before they enter the loss. Multiply them by 1 / scaler.get_scale().",
     "scheduler first": "scheduler.step() comes before the first optimizer.step(), which skips the first learning rate.",
     "no 16 bits": "{what} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
     "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
@@ -105,7 +103,6 @@ class Diagnosis:
     pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
     flops: dict[tuple[str, str], float] = field(default_factory=dict)  # {(kind, type): FLOPs of the profiled steps}
     uncounted: set[str] = field(default_factory=set)  # products of unknown size
-    backward_types: set[str] = field(default_factory=set)  # of products in the backward pass
     kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
     in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each profiled step
     timed: int = 0  # steps
@@ -188,7 +185,7 @@ def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     tiny = sum(seen.tiny_gradients) / max(1, len(seen.tiny_gradients))
     if only_fp32 and (seen.autocasts or (is_scaled and not seen.autocast_off)):
         yield "no 16 bits", {"what": f"Autocast to {seen.autocast}" if seen.autocasts else "GradScaler"}
-    elif "float16" in seen.backward_types & seen.autocasts and not is_scaled and tiny > TINY:
+    elif "float16" in types & seen.autocasts and not is_scaled and tiny > TINY:
         yield "fp16 without scaler", {"share": tiny}
     elif is_scaled and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
@@ -200,7 +197,7 @@ def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
 def is_scheduled_first(events: list[list[str]]) -> bool:
     """Return whether a scheduler stepped before the optimizer did, in the first step and in the order of all."""
     orders = [[call[:8] for call in step if call.startswith(("schedule", "step"))] for step in events]
-    first = any("schedule first" in [call for call in step if call != "backward, cleared"][:2] for step in events[:1])
+    first = any("schedule_first" in [call for call in step if call != "backward_cleared"][:2] for step in events[:1])
     return first and all(order[:2] == ["schedule", "step"] for order in orders[: len(orders) - 1])
 
 

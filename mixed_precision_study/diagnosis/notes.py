@@ -1,193 +1,143 @@
 """What PyTorch's common errors mean in the loop that raised them: one remedy that is true of it, or none."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable
 
 import torch
 
 ONCE = "with gradient accumulation call it after the last micro-batch alone."
-HALF = (torch.float16, torch.bfloat16)
-
-
-@dataclass
-class Place:
-    """What the watch and the error's traceback tell of the moment of an error."""
-
-    recent: list[str]  # the last calls, oldest first
-    changed: bool  # the weights changed after the last unscale_(), without a step
-    inside: bool | None = None  # the error came out of an autocast; None: not known
-    autocasts: set[str] = field(default_factory=set)  # types of the autocasts that were entered
-    spoiled: bool = False  # weights or buffers are inf or NaN
-    types: set[torch.dtype] = field(default_factory=set)  # of the weights of the module that raised it
-    is_custom: bool = False  # a custom autograd function raised it
-
-    def read(self, error: BaseException) -> "Place":
-        trace = error.__traceback__
-        while trace is not None:
-            found = trace.tb_frame.f_locals
-            module, context = found.get("self"), found.get("ctx")
-            if isinstance(module, torch.nn.Module):
-                self.types = {weight.dtype for weight in module.parameters(recurse=False)}
-            self.is_custom |= isinstance(context, torch.autograd.function.FunctionCtx)
-            trace = trace.tb_next
-        return self
-
-
-def since_last(place: Place, call: str) -> list[str]:
-    """Return the calls between the last call of this name and the one before it."""
-    calls = place.recent[:-1]
-    return calls[len(calls) - calls[::-1].index(call) :] if call in calls else []
-
-
-def unscaled_again(place: Place) -> str:
-    since = since_last(place, "unscale")
-    if place.recent and not any(call.startswith("backward") for call in since):
-        return "It is called twice for the same gradients. Leave one of the calls out."
-    if place.changed and not any(call.endswith("step") for call in since):
-        return (
-            "The weights change between two backward passes of one step, as in SAM. Call"
-            " scaler.update() after the first pass, too."
-        )
-    if "backward, cleared" in since:
-        return (
-            "scaler.update() was left out before. Call it at the end of every step, also of one"
-            " that leaves out scaler.step(optimizer)."
-        )
-    if "backward" in since:
-        return f"Call scaler.unscale_(optimizer) once between two calls of update(); {ONCE}"
-    return "Call scaler.update() after every step, and scaler.unscale_(optimizer) once before."
-
-
-def stepped_again(place: Place) -> str:
-    if any(call.startswith("backward") for call in since_last(place, "scaler_step")):
-        return "scaler.update() was left out. Call it once at the end of every step."
-    return "Call unscale_(), step() and update() of the scaler once in every step, in this order."
-
-
-def without_scale(place: Place) -> str | None:
-    if any(call.startswith("backward") for call in place.recent) and "scale" not in place.recent:
-        return (
-            "backward() was called on a loss that was not scaled. Call scaler.scale(loss).backward()"
-            " before, and load the scaler's state_dict() where a training is resumed."
-        )
-    return None
-
-
-def no_checks(place: Place) -> str:
-    if "scaler_step" in place.recent[-1:]:
-        return "No weight of this optimizer has a gradient. Give it the weights that backward() reaches."
-    return f"scaler.update() came without scaler.step(optimizer) before it; {ONCE}"
-
-
-def mixed_types(place: Place) -> str | None:
-    if place.is_custom and place.inside:
-        return (
-            "Autocast does not reach into this function. Decorate its forward with torch.amp.custom_fwd"
-            " and its backward with custom_bwd."
-        )
-    half = [one for one in HALF if one in place.types]
-    if half and place.inside is False:
-        name = "half()" if half[0] == torch.float16 else "bfloat16()"
-        scaler = ", with GradScaler" if half[0] == torch.float16 else ""
-        return (
-            f"The module's weights have 16 bits and its input has not. Leave out model.{name}, and run the forward"
-            f" pass under torch.autocast{scaler}."
-        )
-    if place.inside:
-        return "Autocast does not choose the type of this function. Cast its inputs to one type."
-    if place.autocasts and place.inside is False:
-        return "This call is outside autocast. Run the whole forward pass under it, in the evaluation, too."
-    return "Cast its inputs to one type."
-
-
-def not_in_16_bits(place: Place) -> str:
-    return (
-        "PyTorch has no 16-bit version of this function. Call it on x.float(), inside"
-        " torch.autocast(device_type, enabled=False)."
-    )
-
-
-def probabilities(place: Place) -> str | None:
-    if place.spoiled:
-        return "Weights or buffers are inf or NaN themselves. Go back to a checkpoint before they were."
-    if "float16" in place.autocasts or torch.float16 in place.types:
-        return "The logits leave the range of float16. Compute them in bfloat16 or fp32."
-    return None
-
-
-def always(sentence: str) -> Callable[[Place], str]:
-    return lambda place: sentence
-
-
-MIXED = ("the same dtype", "should be the same", "expected scalar type", "but expected", "have the same dtype")
-NOT_IMPLEMENTED = (
-    "implemented for 'Half'",
-    "implemented for 'BFloat16'",
-    "in half precision",
-    "Unsupported dtype",
-    "Low precision dtypes",
-    "either float or double dtype",
-)
-REMEDIES: list[tuple[tuple[str, ...], Callable[[Place], str | None]]] = [  # the first that matches a message
-    (("unscale_() has already been called",), unscaled_again),
-    (("unscale_() is being called after step", "step() has already been called"), stepped_again),
-    (("_scale is None", "_growth_tracker is None"), without_scale),
-    (("No inf checks were recorded",), no_checks),
+UNSCALED, STEPPED = r"unscale_\(\) has already been called", r"unscale_\(\) is being called after|step\(\) has already"
+UNCHECKED = "No inf checks were recorded"
+MIXED = r"(the|have) same dtype|should be the same|expected scalar type|but expected"
+OTHERS = r"(?:(?!scaler_step)\w+ )*"  # any calls but these
+REMEDIES = [  # (what the message has, what facts_of() has, the remedy), of which the first that fits is said
     (
-        ("Attempting to unscale FP16 gradients",),
-        always("GradScaler needs weights in fp32, so leave out model.half()."),
+        UNSCALED,
+        r"unscale (?:(?!unscale|backward)\w+ )*unscale;",
+        "It is called twice for the same gradients. Leave one of the calls out.",
     ),
     (
-        ("_amp_foreach_non_finite_check",),
-        always("The gradients are bfloat16, which has the range of fp32. Leave GradScaler out."),
+        UNSCALED,
+        r"unscale (?:(?!unscale|\w*step)\w+ )*unscale;.* moved",
+        "The weights change between two backward passes of one step, as in SAM. Call scaler.update() after the first"
+        " pass, too.",
     ),
     (
-        ("without overflow",),
-        always("A constant such as -1e9 does not fit into fp16. Use torch.finfo(x.dtype).min."),
+        UNSCALED,
+        r"unscale (?:(?!unscale)\w+ )*backward_cleared (?:(?!unscale)\w+ )*unscale;",
+        "scaler.update() was left out before. Call it at the end of every step, also of one that leaves out"
+        " scaler.step(optimizer).",
+    ),
+    (UNSCALED, "", f"Call scaler.unscale_(optimizer) once between two calls of update(); {ONCE}"),
+    (
+        STEPPED,
+        rf"scaler_step {OTHERS}backward\w* {OTHERS}(scaler_step|unscale);",
+        "scaler.update() was left out. Call it once at the end of every step.",
+    ),
+    (STEPPED, "", "Call unscale_(), step() and update() of the scaler once in every step, in this order."),
+    (
+        "(_scale|_growth_tracker) is None",
+        r"^(?!.*\bscale\b).*backward",
+        "backward() was called on a loss that was not scaled. Call scaler.scale(loss).backward() before, and load the"
+        " scaler's state_dict() where a training is resumed.",
     ),
     (
-        ("Index put requires", "index_put", "scatter(): Expected", "Expected self.dtype to be equal to src"),
-        always("Indexing does not convert. Cast the source to the type of what it is written to: x.to(hidden.dtype)."),
+        UNCHECKED,
+        "scaler_step;",
+        "No weight of this optimizer has a gradient. Give it the weights that backward() reaches.",
     ),
-    (NOT_IMPLEMENTED, not_in_16_bits),
+    (UNCHECKED, "", f"scaler.update() came without scaler.step(optimizer) before it; {ONCE}"),
+    ("Attempting to unscale FP16", "", "GradScaler needs weights in fp32, so leave out model.half()."),
     (
-        ("unsupported ScalarType BFloat16", "unsupported ScalarType bfloat16"),
-        always("NumPy has no bfloat16. Call .float() before .numpy()."),
+        "_amp_foreach_non_finite_check",
+        "",
+        "The gradients are bfloat16, which has the range of fp32. Leave GradScaler out.",
     ),
+    ("without overflow", "", "A constant such as -1e9 does not fit into fp16. Use torch.finfo(x.dtype).min."),
     (
-        ("Inference tensors", "inference tensor"),
-        always("It was made under torch.inference_mode(). Use torch.no_grad() there, or clone it for the training."),
-    ),
-    (("probability tensor contains",), probabilities),
-    (
-        ("unsafe to autocast",),
-        always("Use binary_cross_entropy_with_logits on the outputs before the sigmoid."),
-    ),
-    (
-        ("no kernel image is available",),
-        always("This PyTorch has no code for the GPU. Install a wheel that has, as for its CUDA."),
+        r"(?i)index.?put|scatter\(\): Expected|Expected self.dtype to be equal to src",
+        "",
+        "Indexing does not convert. Cast the source to the type of what it is written to: x.to(hidden.dtype).",
     ),
     (
-        ("FlashAttention only support",),
-        always("Queries and keys are fp32. Run the model under autocast, or cast them just before the call."),
+        r"implemented for '(Half|BFloat16)'|in half precision|Unsupported dtype|Low precision dtypes"
+        "|either float or double dtype",
+        "",
+        "PyTorch has no 16-bit version of this function. Call it on x.float(), inside torch.autocast(device_type,"
+        " enabled=False).",
     ),
-    (MIXED, mixed_types),
+    ("(?i)unsupported ScalarType BFloat16", "", "NumPy has no bfloat16. Call .float() before .numpy()."),
+    (
+        "(?i)inference tensor",
+        "",
+        "It was made under torch.inference_mode(). Use torch.no_grad() there, or clone it for the training.",
+    ),
+    (
+        "probability tensor contains",
+        "spoiled",
+        "Weights or buffers are inf or NaN themselves. Go back to a checkpoint before they were.",
+    ),
+    (
+        "probability tensor contains",
+        r"\bfloat16",
+        "The logits leave the range of float16. Compute them in bfloat16 or fp32.",
+    ),
+    ("unsafe to autocast", "", "Use binary_cross_entropy_with_logits on the outputs before the sigmoid."),
+    (
+        "no kernel image is available",
+        "",
+        "This PyTorch has no code for the GPU. Install a wheel that has, as for its CUDA.",
+    ),
+    (
+        "FlashAttention only support",
+        "",
+        "Queries and keys are fp32. Run the model under autocast, or cast them just before the call.",
+    ),
+    (
+        MIXED,
+        "inside.*custom",
+        "Autocast does not reach into this function. Decorate its forward with torch.amp.custom_fwd and its backward"
+        " with custom_bwd.",
+    ),
+    (
+        MIXED,
+        r"outside.*weights=float16",
+        "The module's weights have 16 bits and its input has not. Leave out model.half(), and run the forward pass"
+        " under torch.autocast, with GradScaler.",
+    ),
+    (
+        MIXED,
+        r"outside.*weights=bfloat16",
+        "The module's weights have 16 bits and its input has not. Leave out model.bfloat16(), and run the forward pass"
+        " under torch.autocast.",
+    ),
+    (MIXED, "inside", "Autocast does not choose the type of this function. Cast its inputs to one type."),
+    (
+        MIXED,
+        "outside.*float16",
+        "This call is outside autocast. Run the whole forward pass under it, in the evaluation, too.",
+    ),
+    (MIXED, "", "Cast its inputs to one type."),
 ]
 
 
-def remedy_for(error: BaseException, place: Place) -> tuple[str, str] | None:
+def facts_of(error: BaseException, calls: Iterable[str], *words: str) -> str:
+    """Return what is known of an error: the last calls, the watch's own words, and what its traceback shows."""
+    weights, trace = "", error.__traceback__
+    while trace is not None:
+        found = trace.tb_frame.f_locals
+        if isinstance(module := found.get("self"), torch.nn.Module):
+            weights = " ".join(f"weights={one.dtype}" for one in module.parameters(recurse=False))
+        if isinstance(found.get("ctx"), torch.autograd.function.FunctionCtx):
+            words += ("custom",)
+        trace = trace.tb_next
+    return f"{' '.join(calls)}; {' '.join(words)} {weights}".replace("torch.", "")
+
+
+def remedy_for(error: BaseException, facts: str) -> tuple[str, str] | None:
     """Return (the part of the message that is known, the remedy), None where none is known to be true."""
-    try:
-        message = str(error)
-    except Exception:
-        return None
-    for parts, choose in REMEDIES:
-        found = first_of(parts, message)
-        remedy = choose(place.read(error)) if found else None
-        if found:
-            return (found, remedy) if remedy else None
+    for message, condition, remedy in REMEDIES:
+        found = re.search(message, str(error))
+        if found and re.search(condition, facts):
+            return found[0], remedy
     return None
-
-
-def first_of(parts: Iterable[str], message: str) -> str | None:
-    return next((part for part in parts if part in message), None)

@@ -140,33 +140,6 @@ def lines_at(calls: list, moment: int) -> tuple[list[tuple[str, str, int]], bool
     return lines, uploads
 
 
-class Ranges:
-    """Where the profiled threads are: in a backward pass, or in an optimizer's own arithmetic."""
-
-    def __init__(self, events: list):
-        steps = [event for event in events if event.name().startswith("Optimizer.step#")]
-        self.backward = [event for event in events if event.name().startswith("autograd::engine::evaluate_function")]
-        self.steps = []
-        for step in steps:  # a closure trains inside it, so the optimizer's own part begins after the last backward()
-            inner = [one.end_ns() for one in self.backward if step.start_ns() < one.start_ns() < step.end_ns()]
-            self.steps.append((max(inner, default=step.start_ns()), step.end_ns(), step.start_thread_id()))
-        self.until: dict[int, int] = {}  # the end of the backward operation that runs in each thread
-        self.place = 0
-
-    def in_step(self, event: Any) -> bool:
-        thread, moment = event.start_thread_id(), event.start_ns()
-        return any(start <= moment < end and thread == its for start, end, its in self.steps)
-
-    def in_backward(self, event: Any) -> bool:
-        """Return it for events that come in order."""
-        while self.place < len(self.backward) and self.backward[self.place].start_ns() <= event.start_ns():
-            one = self.backward[self.place]
-            thread = one.start_thread_id()
-            self.until[thread] = max(one.end_ns(), self.until.get(thread, 0))
-            self.place += 1
-        return event.start_ns() < self.until.get(event.start_thread_id(), 0)
-
-
 def read_operations(seen: Diagnosis, events: list) -> None:
     """Add up the FLOPs of products by operation and type, and note operations whose size is not known.
 
@@ -174,16 +147,15 @@ def read_operations(seen: Diagnosis, events: list) -> None:
     """
     computed: dict[tuple[int, str, int], tuple[tuple[str, str], float | None]] = {}  # by thread, name and outer's end
     outer_until: dict[tuple[int, str], int] = {}
-    ranges = Ranges(events)
+    steps = [event for event in events if event.name().startswith("Optimizer.step#")]
+    own = [(one.start_thread_id(), one.start_ns(), one.end_ns()) for one in steps]
     for event in events:
         name, thread = event.name(), event.start_thread_id()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
         if not is_product(event) or "float" not in (dtype := name_of(getattr(torch, dtype_of(event), ""))):
             continue  # the profiler says "float" and "half"
-        if ranges.in_step(event):
-            continue
-        if ranges.in_backward(event):
-            seen.backward_types.add(dtype)
+        if any(its == thread and start <= event.start_ns() < end for its, start, end in own):
+            continue  # an optimizer's own products, as in Muon
         if event.start_ns() >= outer_until.get((thread, name), 0):
             outer_until[thread, name] = event.end_ns()
         key = (name.removeprefix("aten::"), dtype)

@@ -8,13 +8,13 @@ import atexit
 import contextlib
 import functools
 import gc
-import itertools
+import math
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,11 +26,11 @@ from torch.utils.data import dataloader
 
 from ..explain.profile import tensors_in
 from ..measure.timing import StepClock
-from ..parameters import error_line
-from .graph import Reading, divides, read_graph
+from ..parameters import UserError, error_line
+from .graph import Reading, read_graph
 from .ledger import Ledger
 from .mistakes import Diagnosis, name_of
-from .notes import Place, remedy_for
+from .notes import facts_of, remedy_for
 from .profile import END_OF_STEP, profiled, read_times
 
 LOOKED = 4  # the last steps that warm up, and as many after the timed ones: only these may be slowed
@@ -98,15 +98,14 @@ def leave(listener: Callable) -> None:
             setattr(owner, name, before)
 
 
-def sound_buffers() -> dict[int, tuple[str, torch.Tensor]]:
-    """Return (name, buffer) of each buffer of a module in this process that is finite, by its id."""
-    found: dict[int, tuple[str, torch.Tensor]] = {}
+def sound_buffers() -> list[tuple[str, torch.Tensor]]:
+    """Return (name, buffer) of each buffer of a module in this process that is finite."""
+    found = []
     for module in [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]:
         with contextlib.suppress(Exception):  # a module that is half made, or buffers that hold nothing
-            for name, buffer in module.named_buffers():
-                known = found.get(id(buffer), ("", buffer))[0]
-                if buffer.is_floating_point() and len(name) > len(known) and bool(buffer.isfinite().all()):
-                    found[id(buffer)] = name, buffer
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_floating_point() and bool(buffer.isfinite().all()):
+                    found.append((f"{name} of {type(module).__name__}", buffer))
     return found
 
 
@@ -114,56 +113,45 @@ class Watch:
     """Watches the steps of a training through three phases: they warm up, are timed, and are profiled.
 
     A step ends with GradScaler.update, or with the first optimizer's step where no scaler is used; `by_hand` the caller
-    says so. What is kept of tensors is kept in the few steps that are looked at, and read at the end.
+    says so. What is kept of tensors is kept in the few steps that are looked at, and read at the end. It serves once.
     """
 
-    def __init__(self, steps: int, evaluate: Any, on_report: Callable[[Diagnosis], Any], by_hand: bool, after: int):
-        self.options = steps, evaluate, on_report, by_hand, after
-        self.begin_anew()
+    scaled = pending = over = False  # update() ends steps; a step ended in backward(); all is seen
+    thread = failed = 0  # the thread that trains; the id of an error that came out of an autocast
+    ender: Any = None  # the optimizer that the last scaler.step() was called with
+    profiler: Any = None
+    waited = 0.0  # seconds for a DataLoader, in the step that is under way
+    backwards = unread = 0  # calls of backward(); the last of them that was not looked at
+    asked = unstepped = False  # scaler.step() came since the last update(); it did not come before that
+    stepped = overflowed = False  # in the scaler_step that is under way; a fused optimizer skips its step
+    reading: Any = None  # of the backward() that is under way
+    leaked = False  # scaled gradients left the weights' books in this step, as for a gradient cache
+    version = -1  # of the weights, at the last unscale_()
 
-    def begin_anew(self) -> None:
-        steps, self.evaluate, self.on_report, self.by_hand, after = self.options
-        self.seen = Diagnosis(first=after)
-        if torch.cuda.is_available():
-            self.seen.device = "cuda"
+    def __init__(self, steps: int, evaluate: Any, on_report: Callable[[Diagnosis], Any], by_hand: bool, after: int):
+        self.evaluate, self.on_report, self.by_hand, self.to_skip = evaluate, on_report, by_hand, after
+        self.seen = Diagnosis(first=after, device="cuda" if torch.cuda.is_available() else "cpu")
         self.warm_up = WARM_UP[self.seen.device]
         self.to_profile, self.last = self.warm_up + steps, self.warm_up + steps + LOOKED
-        self.to_skip = after
+        self.is_looked_at = self.warm_up <= LOOKED and not after  # whether the present step may be slowed
+        self.home = threading.get_ident()  # the thread that watches
         self.hooks: list[Any] = []  # of all optimizers, while it is watched
         self.undo = contextlib.ExitStack()
-        self.home, self.thread = threading.get_ident(), 0  # the thread that watches, and the one that trains
-        self.depth: Counter = Counter()  # of the calls that are under way, because a method may call its parent's
-        self.since: dict[bool, list[int]] = {False: [], True: []}  # optimizers and scalers, see ends_a_step()
-        self.scaled = self.pending = self.over = False  # update() ends steps; a step ended in backward(); all is seen
-        self.ender: Any = None  # the optimizer that the last scaler.step() was called with
         self.clock = StepClock(torch.device(self.seen.device))
         self.waits: list[float] = []  # the seconds in which each timed step waited for a DataLoader
-        self.waited = 0.0  # in the step that is under way
-        self.profiler: Any = None
+        self.depth: Counter = Counter()  # of the calls that are under way, because a method may call its parent's
+        self.since: dict[bool, list[int]] = {False: [], True: []}  # optimizers and scalers, see ends_a_step()
         self.open_steps: dict[int, int] = {}  # how deep the stack is in an optimizer's step()
-        self.failed = 0  # the id of an error that came out of an autocast
         self.autocasts: set[str] = set()  # types of all autocasts
-        self.recent: deque[str] = deque(maxlen=32)  # the last calls, for the note on an error
-        self.buffers: dict[int, tuple[str, torch.Tensor]] = {}
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin the books anew, as at the start and after the steps that are passed over."""
-        self.is_looked_at = self.warm_up <= LOOKED and not self.to_skip  # whether the present step may be slowed
         self.events: list[list[str]] = [[]]  # the calls of each step
-        self.backwards = self.unread = 0  # calls of backward(); the last of them that was not looked at
-        self.ledgers: dict[int, Ledger] = {}
+        self.recent: deque[str] = deque(maxlen=32)  # the last calls, for the note on an error
+        self.buffers: list[tuple[str, torch.Tensor]] = []
+        self.ledgers: dict[int, Ledger] = {}  # of each optimizer; one that wraps another shares its ledger
+        self.owners: list[Any] = []  # those optimizers, so that no other gets the id of one
         self.scales: dict[Any, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.unstepped = self.stepped = False  # since the last update(); in the scaler_step that is under way
-        self.overflowed, self.is_known = False, True  # a fused optimizer skips its step; whether that was asked
-        self.reading: Reading | None = None  # of the backward() that is under way
-        self.leaked = False  # scaled gradients left the weights' books in this step, as for a gradient cache
-        self.penalty: list[float] = []  # the scales in gradients that grad() returned with a graph, in this step
-        self.penalties = 0  # backward() calls into which such gradients went with their scale
         self.narrow: list[str] = []  # the type of each loss that was looked at, where 16 bits round it
         self.anomaly: list[bool] = []  # whether its detection was on, at each backward() that was looked at
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
-        self.version = -1  # of the weights, at the last unscale_()
 
     # Life
 
@@ -197,8 +185,7 @@ class Watch:
 
     def open(self) -> Diagnosis:
         if self.hooks or self.over:
-            self.stop()
-            self.begin_anew()
+            raise UserError("A diagnosis serves once. Call diagnose() again for another one.")
         for listener in tuple(LISTENERS):
             other = getattr(listener, "__self__", self)
             if other.home == threading.get_ident():
@@ -225,15 +212,12 @@ class Watch:
                 hook.remove()  # not earlier, because a hook that leaves itself breaks PyTorch's loop over all hooks
             self.hooks = []
             self.undo.close()
-            was_over = self.over
-            place = Place([] if was_over else [*self.recent], self.version not in (-1, self.versions()))
+            with contextlib.suppress(Exception):  # of an error that says nothing, or takes no note in Python 3.10
+                self.note_error(error)
             self.hear("finish", True)
-            if error is not None:
-                place.inside = None if was_over else self.failed == id(error)
-                self.note_error(error, place, was_over)
-            elif self.evaluate:
+            if error is None and self.evaluate:
                 self.look_at_evaluation()
-            self.buffers = {}
+            self.buffers = []
             self.tell()
         return self.seen
 
@@ -242,61 +226,64 @@ class Watch:
         on_report, self.on_report = self.on_report, id  # which is called no more
         on_report(self.seen)
 
-    def note_error(self, error: BaseException, place: Place, was_over: bool) -> None:
+    def note_error(self, error: BaseException | None) -> None:
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
-        seen, name = self.seen, type(error).__name__
-        if not was_over:
-            seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
-        known = self.remedy_for(error, place)
-        if known is None:
+        seen, name, words = self.seen, type(error).__name__, []
+        if error is None:
             return
-        seen.errors = [(name, *known)]
-        with contextlib.suppress(Exception):  # some errors take no notes, nor does Python 3.10
+        if not self.over:
+            words.append("inside" if self.failed == id(error) else "outside")
+            words += ["moved"] if self.version not in (-1, self.versions()) else []
+            seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
+        known = self.remedy_for(error, [] if self.over else self.recent, words)
+        if known is not None:
+            seen.errors = [(name, *known)]
             error.add_note(f"diagnose(): {known[1]}")
 
-    def remedy_for(self, error: BaseException, place: Place) -> tuple[str, str] | None:
-        place.autocasts = self.autocasts
-        place.spoiled = bool(self.seen.spoiled or self.seen.weights_spoiled)
-        return remedy_for(error, place)
+    def remedy_for(self, error: BaseException, calls: Iterable[str], words: list[str]) -> tuple[str, str] | None:
+        self.note_state()
+        is_bad = self.seen.spoiled or self.seen.weights_spoiled
+        return remedy_for(error, facts_of(error, calls, *words, *self.autocasts, "spoiled" if is_bad else ""))
+
+    def books(self) -> list[Ledger]:
+        return [*dict.fromkeys(self.ledgers.values())]
 
     def versions(self) -> int:
         """Return a number that changes where weights change."""
-        return sum(one._version for ledger in self.ledgers.values() for one in ledger.weights[:64])
+        return sum(one._version for ledger in self.books() for one in ledger.weights[:64])
 
     def look_at_evaluation(self) -> None:
         """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() in vain."""
-        calls: list[str] = []
+        seen, calls = self.seen, Counter[str]()
 
-        def note(call: str, tensor: torch.Tensor) -> torch.Tensor:
-            calls.append(call)
-            return tensor
+        def counted(call: str) -> Callable:
+            return lambda tensor: [calls.update([call]), tensor][1]
 
-        hooks = torch.autograd.graph.saved_tensors_hooks
-        seen = self.seen
         try:
-            with hooks(lambda kept: note("kept", kept), lambda used: note("used", used)):
+            with torch.autograd.graph.saved_tensors_hooks(counted("kept"), counted("used")):
                 value = self.evaluate()
         except Exception as error:  # of the evaluation, which must not cost the report
-            self.note_buffers()
-            known = self.remedy_for(error, Place([], False)) or ("", "")
+            known = self.remedy_for(error, [], []) or ("", "")
             seen.found["evaluation failed"] = {"error": error_line(error), "remedy": known[1]}
             return
-        if "kept" in calls and "used" not in calls:
+        if calls["kept"] and not calls["used"]:
             seen.found["evaluation with gradients"] = {}
         leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
         numbers = [torch.as_tensor(leaf) for leaf in leaves]
         if numbers:
-            types = {name_of(number.dtype) for number in numbers if number.is_floating_point()}
-            seen.evaluation_in = " and ".join(sorted(types))
+            seen.evaluation_in = " and ".join(
+                sorted({name_of(one.dtype) for one in numbers if one.is_floating_point()})
+            )
             seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
-            self.note_buffers()
+            self.note_state()
         else:
             seen.unseen.append("The numbers of the evaluation were not checked, because it returns none of them.")
 
-    def note_buffers(self) -> None:
-        """Note which buffers were finite once and are no more."""
-        bad = [name for name, buffer in self.buffers.values() if not bool(buffer.isfinite().all())]
-        self.seen.spoiled = sorted({*self.seen.spoiled, *bad})
+    def note_state(self) -> None:
+        """Note which buffers were finite once and are no more, and whether weights are."""
+        self.seen.spoiled = sorted({name for name, buffer in self.buffers if not bool(buffer.isfinite().all())})
+        weights = [weight for ledger in self.books() for weight in ledger.plain_weights()]
+        self.seen.weights_spoiled |= not all(bool(weight.isfinite().all()) for weight in weights)
 
     # Hearing
 
@@ -306,92 +293,85 @@ class Watch:
             return
         try:
             if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
-                self.note(event, ends, args, kwargs)
+                self.note(event, ends, (*args, *kwargs.values()))
         except Exception as error:  # of our own, which must not reach the loop
             self.seen.unseen.append(f"diagnose() failed after step {self.seen.steps} ({error_line(error)}).")
             self.hear("finish", True)
 
-    def note(self, event: str, ends: bool, args: tuple, kwargs: dict[str, Any]) -> None:
+    def note(self, event: str, ends: bool, args: tuple) -> None:
         here = threading.get_ident()
         if event in ("advance", "finish"):
             getattr(self, event)()
-            return
-        if getattr(next(iter(args), None), "_enabled", True) is False:  # a scaler or autocast that does nothing
+        elif getattr(next(iter(args), None), "_enabled", True) is False:  # a scaler or autocast that does nothing
             self.seen.autocast_off |= event == "autocast" and args[0].device == self.seen.device
-            return
-        if event in ("scale", "backward", "step"):
-            self.thread = self.thread or here
-        if event == "profiler":
+        elif event == "profiler":
             if self.profiler is not None and here == self.home:
                 self.finish()  # another one could not start beside ours, so ours makes room
-        elif event == "step":
-            # autograd's own threads may step inside backward()
-            if self.thread == here or torch._C._current_graph_task_id() != -1:
-                self.note_step(ends, args[0])
+        elif event == "step" and torch._C._current_graph_task_id() != -1:  # autograd's own threads may step
+            self.note_step(ends, args[0])
         elif self.thread in (0, here):
+            self.thread = here if event in ("scale", "backward", "step") else self.thread
             self.depth[event] += -1 if ends else 1
-            if self.depth[event] == (0 if ends else 1):
-                handler = getattr(self, f"{'end' if ends else 'begin'}_{event}", None)
-                if handler is not None:
-                    handler(args, kwargs)
+            if event == "step":
+                self.note_step(ends, args[0])
+            elif self.depth[event] == (0 if ends else 1):
+                self.note_outer(event, ends, args)
+
+    def note_outer(self, event: str, ends: bool, args: tuple) -> None:
+        """Note a call that is not inside another one of its name."""
+        if event in OF_SCALER.values():
+            self.scales.setdefault(args[0], [])
+            if not ends:
+                self.note_call(event)
+        if event == "next" and torch.is_grad_enabled():  # else it is an evaluation
+            self.waited += time.perf_counter() if ends else -time.perf_counter()
+        handler = getattr(self, f"{'end' if ends else 'begin'}_{event}", None)
+        if handler is not None:
+            handler(*args)
 
     def note_call(self, call: str) -> None:
         if len(self.events[-1]) < 64:
             self.events[-1].append(call)
         self.recent.append(call)
 
-    def sharing(self, optimizer: Any) -> list[Ledger]:
-        """Return the ledger of an optimizer, and those of others with weights of its own, as of what it wraps."""
-        ledger = self.ledgers.get(id(optimizer))
-        if ledger is None:
-            ledger = self.ledgers[id(optimizer)] = Ledger(optimizer)
-            for other in self.ledgers.values():
-                if not other.ids.isdisjoint(ledger.ids):
-                    other.shares = [one for one in (*other.shares, ledger) if one is not other]
-                    ledger.shares = [one for one in (*ledger.shares, other) if one is not ledger]
-        return [ledger, *ledger.shares]
+    def ledger_of(self, optimizer: Any) -> Ledger:
+        if id(optimizer) not in self.ledgers:
+            new = Ledger(optimizer)
+            shared = [ledger for ledger in self.books() if not ledger.ids.isdisjoint(new.ids)]
+            self.ledgers[id(optimizer)] = [*shared, new][0]
+            self.owners.append(optimizer)
+        return self.ledgers[id(optimizer)]
 
     # Steps
 
     def note_step(self, ends: bool, optimizer: Any) -> None:
         """Note a step of an optimizer. One inside another step of it is its parent's, so it is the same step."""
-        frame: FrameType | None = sys._getframe()
-        depth = 0
-        while frame is not None:
-            frame, depth = frame.f_back, depth + 1
-        if not ends:
-            self.open_steps[id(optimizer)] = min(depth, self.open_steps.get(id(optimizer), depth))
-            self.note_own_scale(optimizer)
-        elif self.open_steps.get(id(optimizer), depth) == depth:
-            self.open_steps.pop(id(optimizer), None)
-            self.end_step(optimizer)
+        depth, ledger = len([*traceback.walk_stack(None)]), self.ledger_of(optimizer)
+        outer = self.open_steps.get(id(ledger), depth)
+        if ends and depth <= outer:
+            self.open_steps.pop(id(ledger), None)
+            self.end_step(optimizer, ledger)
+        elif not ends:
+            self.open_steps[id(ledger)] = min(depth, outer)
+            scale, overflow = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+            if scale is not None and self.is_looked_at:  # a fused optimizer divides and skips steps itself
+                ledger.note_hand()
+                ledger.divide(float(scale))
+            is_read = isinstance(overflow, torch.Tensor) and (self.is_looked_at or not overflow.is_cuda)
+            self.overflowed = is_read and bool(overflow)
 
-    def note_own_scale(self, optimizer: Any) -> None:
-        """Note that a fused optimizer divides by a scale itself, and skips a step on its own."""
-        scale, overflow = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        if scale is not None and self.is_looked_at:
-            ledger = self.sharing(optimizer)[0]
-            ledger.note_hand()
-            ledger.divide(float(scale))
-        self.overflowed, self.is_known = False, True
-        if isinstance(overflow, torch.Tensor):
-            self.is_known = self.is_looked_at or not overflow.is_cuda
-            self.overflowed = self.is_known and bool(overflow)
-
-    def end_step(self, optimizer: Any) -> None:
-        ledger = self.sharing(optimizer)[0]
+    def end_step(self, optimizer: Any, ledger: Ledger) -> None:
         by_scaler = self.depth["scaler_step"] > 0
         self.stepped |= by_scaler
         if not by_scaler:
             if self.is_looked_at:
                 ledger.note_hand()
             ledger.settle(self.backwards, self.unread)
-        ledger.step(self.is_looked_at and self.seen.steps < self.warm_up, self.backwards)
-        self.note_call("scaled step" if by_scaler else "step")
+        ledger.step(optimizer, self.is_looked_at and self.seen.steps < self.warm_up, self.backwards)
+        self.note_call("scaled_step" if by_scaler else "step")
         if not (self.scaled or self.by_hand or by_scaler) and self.ends_a_step(optimizer):
-            if self.depth["backward"]:
-                self.pending = True
-            else:
+            self.pending = self.depth["backward"] > 0
+            if not self.pending:
                 self.advance()
 
     def ends_a_step(self, ender: Any) -> bool:
@@ -403,153 +383,103 @@ class Watch:
 
     # Calls of PyTorch
 
-    def begin_next(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():  # else it is an evaluation
-            self.waited -= time.perf_counter()
+    def begin_autocast(self, context: Any) -> None:
+        if context.device == self.seen.device:
+            self.autocasts.add(name_of(context.fast_dtype))
+            self.seen.autocasts |= self.autocasts if torch.is_grad_enabled() else set()
 
-    def end_next(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
-            self.waited += time.perf_counter()
+    def begin_autocast_exit(self, context: Any, kind: Any = None, error: Any = None, *_: Any) -> None:
+        self.failed = id(error) if error is not None else self.failed
 
-    def begin_autocast(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if args[0].device == self.seen.device:
-            name = name_of(args[0].fast_dtype)
-            self.autocasts.add(name)
-            self.seen.autocasts |= {name} if torch.is_grad_enabled() else set()
-
-    def begin_autocast_exit(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if len(args) > 2 and args[2] is not None:
-            self.failed = id(args[2])
-
-    def begin_schedule(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        scheduler = args[0].o
+    def begin_schedule(self, context: Any) -> None:
+        scheduler = context.o
         if scheduler._step_count > 1:  # else it is being made
             stepped = getattr(scheduler.optimizer, "_opt_called", False)
-            self.note_call("schedule" if stepped else "schedule first")
-            ledger = self.ledgers.get(id(scheduler.optimizer))
-            if ledger is not None:
+            self.note_call("schedule" if stepped else "schedule_first")
+            if ledger := self.ledgers.get(id(scheduler.optimizer)):
                 ledger.schedule()
 
-    def scales_now(self) -> list[float]:
-        """Return the present loss scales, but 1, which changes nothing."""
-        scales = [scaler._scale for scaler in self.scales if scaler._scale is not None]
-        return [scale for scale in {float(one) for one in scales} if scale != 1]
-
-    def read(self, args: tuple) -> Reading:
-        roots = [root for root in args[0] if isinstance(root, torch.Tensor)]
-        reading = read_graph(roots, args[1], self.scales_now())
-        reading.whole &= len(roots) == len(args[0])  # others are edges of a graph
+    def read(self, losses: Any, gradients: Any) -> Reading:
+        scales = [float(scaler._scale) for scaler in self.scales if scaler._scale is not None]
+        roots = [root for root in losses if isinstance(root, torch.Tensor)]
+        reading = read_graph(roots, gradients, [scale for scale in scales if scale != 1])  # 1 changes nothing
+        reading.whole &= len(roots) == len(losses)  # others are edges of a graph
         return reading
 
-    def begin_backward(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if not kwargs.get("accumulate_grad", True):
+    def begin_backward(self, losses: Any, gradients: Any, *rest: Any) -> None:
+        if not rest[-1]:  # a call of grad(), whose scaled gradients leave the books
             if self.is_looked_at:
-                self.begin_grad(args)
+                self.leaked |= self.read(losses, gradients).is_scaled()
             return
         self.backwards += 1
         if not self.scales:
-            self.keep_loss(args[:1])
-        if self.is_looked_at:
-            self.anomaly.append(torch.is_anomaly_enabled())
-            cleared = [ledger.clear() for ledger in self.ledgers.values()]
-            self.reading = self.read(args)
-            self.note_reading(self.reading)
-        else:
+            self.keep_loss(losses)
+        cleared = [ledger.clear(self.is_looked_at) for ledger in self.books()]
+        self.note_call("backward_cleared" if any(cleared) else "backward")
+        if not self.is_looked_at:
             self.unread = self.backwards
-            cleared = [ledger.weight.grad is None for ledger in self.ledgers.values()]
-        kept = "backward" if self.is_looked_at else "backward, unknown"
-        self.note_call("backward, cleared" if any(cleared) else kept)
+        else:
+            self.anomaly.append(torch.is_anomaly_enabled())
+            self.reading = reading = self.read(losses, gradients)
+            self.narrow.append(reading.narrow)
+            if self.leaked or not reading.whole:
+                unscaled = {one: {path for path in paths if path[0]} for one, paths in reading.paths.items()}
+                reading.paths = {one: paths or {((), math.nan)} for one, paths in unscaled.items()}
+            self.leaked |= reading.fills_others and reading.is_scaled()
         if self.backwards > KEPT // 2 and not (self.seen.steps or self.by_hand or self.to_skip):
             self.finish()  # nothing is kept without end, where no optimizer of PyTorch steps
-
-    def begin_grad(self, args: tuple) -> None:
-        """Note grad() of a scaled loss: its gradients leave the books, and may go into a penalty."""
-        paths = self.read(args).paths.values()
-        scales = [scale for each in paths for path in each for scale in path[0]]
-        self.leaked |= bool(scales)
-        self.penalty += scales[:1] if args[3] else []
-
-    def note_reading(self, reading: Reading) -> None:
-        if self.penalty and reading.whole:
-            self.penalties += not divides(reading.nodes, self.penalty)
-        self.narrow.append(reading.narrow)
-        if self.leaked or not reading.whole:
-            unscaled = {one: {path for path in paths if path[0]} for one, paths in reading.paths.items()}
-            reading.paths = {one: paths or {((), float("nan"))} for one, paths in unscaled.items()}
-        elif reading.fills_others:
-            self.leaked = any(path[0] for paths in reading.paths.values() for path in paths)
 
     def keep_loss(self, losses: Any) -> None:
         for loss in tensors_in(losses)[:1]:
             if loss.numel() == 1 and len(self.losses) < KEPT:
                 self.losses.append(loss.detach().clone())
 
-    def end_backward(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        if not kwargs.get("accumulate_grad", True):
+    def end_backward(self, *args: Any) -> None:
+        if not args[-1]:
             return
         reading, self.reading = self.reading, None
-        if reading is not None:
-            for ledger in self.ledgers.values():
-                ledger.receive(reading, self.unstepped)
-                if not self.scales and "float16" in self.seen.autocasts:
-                    ledger.measure_small()
+        for ledger in self.books() if reading else ():
+            ledger.receive(reading, self.unstepped)
+            if reading.casts and not self.scales and "float16" in self.seen.autocasts:
+                ledger.measure_small()
         if self.pending:
             self.pending = False
             self.advance()
 
-    def end_clip(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        limit = args[1] if len(args) > 1 else kwargs.get("clip_value", kwargs.get("max_norm"))
-        self.note_call("clip")
-        for ledger in self.ledgers.values() if self.is_looked_at else ():
+    def end_clip(self, weights: Any, limit: Any = None, *_: Any) -> None:
+        for ledger in self.books() if self.is_looked_at else ():
             ledger.clip(limit)
 
-    def begin_scale(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.scales.setdefault(args[0], [])
-        self.note_call("scale")
-        self.keep_loss(args[1:])
+    def begin_scale(self, scaler: Any, losses: Any) -> None:
+        self.keep_loss(losses)
 
-    def begin_unscale(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.scales.setdefault(args[0], [])
-        self.note_call("unscale")
+    def begin_unscale(self, scaler: Any, optimizer: Any) -> None:
         if self.is_looked_at and not self.depth["scaler_step"]:
-            self.note_hands(args[1])
+            self.ledger_of(optimizer).note_hand()
 
-    def note_hands(self, optimizer: Any) -> None:
-        for ledger in self.sharing(optimizer):
-            ledger.note_bound()
-            ledger.note_hand()
-
-    def end_unscale(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        scale = args[0]._scale
+    def end_unscale(self, scaler: Any, optimizer: Any) -> None:
         if sys.exc_info()[0] is None:
             self.version = self.versions()
-        for ledger in self.sharing(args[1]) if self.is_looked_at and scale is not None else ():
-            ledger.divide(float(scale))
+        if self.is_looked_at and scaler._scale is not None:
+            self.ledger_of(optimizer).divide(float(scaler._scale))
 
-    def begin_scaler_step(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.scales.setdefault(args[0], [])
-        self.note_call("scaler_step")
-        self.ender = args[1]
-        self.stepped, self.overflowed, self.is_known = False, False, True
+    def begin_scaler_step(self, scaler: Any, optimizer: Any, *_: Any) -> None:
+        self.ender, self.asked, self.stepped, self.overflowed = optimizer, True, False, False
         if self.is_looked_at:
-            self.note_hands(args[1])
+            self.ledger_of(optimizer).note_hand()
 
-    def end_scaler_step(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        for ledger in self.sharing(args[1]):
-            ledger.settle(self.backwards, self.unread)
-            if self.is_known:
-                ledger.end_due(args[0], self.stepped and not self.overflowed)
+    def end_scaler_step(self, scaler: Any, optimizer: Any, *_: Any) -> None:
+        ledger = self.ledger_of(optimizer)
+        ledger.settle(self.backwards, self.unread)
+        ledger.end_due(scaler, self.stepped and not self.overflowed)
 
-    def begin_update(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.scales.setdefault(args[0], [])
-        since = itertools.takewhile(lambda call: call != "update", reversed(self.events[-1]))
-        self.unstepped = "scaler_step" not in since
-        self.note_call("update")
+    def begin_update(self, *_: Any) -> None:
+        self.unstepped, self.asked = not self.asked, False
 
-    def end_update(self, args: tuple, kwargs: dict[str, Any]) -> None:
+    def end_update(self, scaler: Any, *_: Any) -> None:
         if not self.by_hand:
             self.scaled = True
-            if self.ends_a_step(self.ender or args[0]):
+            if self.ends_a_step(self.ender or scaler):
                 self.advance()
 
     # Phases
@@ -558,7 +488,8 @@ class Watch:
         seen = self.seen
         if self.to_skip:
             self.to_skip -= 1
-            self.forget()
+            self.is_looked_at = self.warm_up <= LOOKED and not self.to_skip
+            self.events, self.losses = [[]], []
             return
         if self.profiler is not None:
             with torch.autograd.profiler.record_function(END_OF_STEP):
@@ -572,7 +503,7 @@ class Watch:
         is_late = self.to_profile <= seen.steps
         self.is_looked_at = is_late or self.warm_up - LOOKED <= seen.steps < self.warm_up
         self.events.append([])
-        self.leaked, self.penalty = False, []
+        self.leaked = False
         if seen.steps == self.warm_up:
             self.clock.start()
         elif self.warm_up < seen.steps <= self.to_profile:
@@ -582,7 +513,7 @@ class Watch:
         if seen.steps == self.to_profile:
             read_times(seen, self.clock.stop()[1], self.waits)
             self.profile()
-        if seen.steps == self.last and self.saw_no_kernel():
+        if seen.steps == self.last == self.to_profile + LOOKED and self.saw_no_kernel():
             self.last += LOOKED
             seen.in_use = []
             self.profile()
@@ -603,11 +534,14 @@ class Watch:
 
     def saw_no_kernel(self) -> bool:
         """Return whether a first profile saw nothing of the GPU, as after one of the loop's own; a second one may."""
-        if self.seen.device != "cuda" or self.last > self.to_profile + LOOKED or self.profiler is None:
-            return False
+        if self.seen.device == "cuda":
+            self.end_profile()
+        return self.seen.device == "cuda" and not self.seen.kernels
+
+    def end_profile(self) -> None:
         profiler, self.profiler = self.profiler, None
-        profiler.__exit__(None, None, None)
-        return not self.seen.kernels
+        if profiler is not None:
+            profiler.__exit__(None, None, None)
 
     def leave_out(self, reason: str) -> None:
         self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
@@ -616,10 +550,8 @@ class Watch:
         """End to look, read what was kept on the device, and let go of it."""
         seen, self.over = self.seen, True
         leave(self.hear)
-        if self.profiler is not None:
-            self.profiler.__exit__(None, None, None)
-            self.profiler = None
-        elif self.waits and not seen.watched:
+        self.end_profile()
+        if self.waits and not seen.watched:
             read_times(seen, self.clock.stop()[1], self.waits)
         if self.to_skip:
             seen.unseen.append(f"The loop ended before step {seen.first + 1}, where diagnose() was to begin.")
@@ -629,13 +561,13 @@ class Watch:
             self.leave_out("PyTorch's profiler saw no kernel, as after a profile of your own; try a new process")
         seen.events = [step for step in self.events if step]
         self.read_books()
-        self.ledgers, self.scales, self.losses, self.ender = {}, {}, [], None
+        self.ledgers, self.owners, self.scales, self.losses, self.ender = {}, [], {}, [], None
         if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
             seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision  # last, because it may fail
 
     def read_books(self) -> None:
         seen = self.seen
-        steppers = [ledger for ledger in self.ledgers.values() if ledger.steps or ledger.due]
+        steppers = [ledger for ledger in self.books() if ledger.steps or ledger.due]
         seen.optimizers = len(steppers)
         if seen.watched and seen.events and not steppers:
             seen.unseen.append("No optimizer of PyTorch took a step, so nothing is known of what it does to gradients.")
@@ -643,15 +575,11 @@ class Watch:
         seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values() if scales]
         if self.anomaly and all(self.anomaly):
             seen.found["anomaly detection"] = {}
-        narrow = sorted({one for one in self.narrow if one})
-        if 3 * sum(map(bool, self.narrow)) >= max(6, len(self.narrow)):
-            seen.found["loss in 16 bits"] = {"dtype": " and ".join(narrow)}
-        if self.penalties > 1:
-            seen.found["penalty of scaled gradients"] = {}
-        self.note_buffers()
-        for ledger in self.ledgers.values():
+        narrow = [one for one in self.narrow if one]
+        if 3 * len(narrow) >= max(6, len(self.narrow)):
+            seen.found["loss in 16 bits"] = {"dtype": narrow[0]}
+        self.note_state()
+        for ledger in self.books():
             seen.found.update(ledger.mistakes(self.backwards))
             seen.state_types |= ledger.state_in_16_bits()
-            finite = [bool(weight.isfinite().all()) for weight in ledger.plain_weights()]
-            seen.weights_spoiled |= not all(finite)
             seen.tiny_gradients += ledger.tiny if ledger.is_unscaled() else []

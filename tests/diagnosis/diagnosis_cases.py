@@ -95,17 +95,6 @@ def plain(*, schedule=None, optimizer=sgd, dtype=torch.float32, evaluate=None, c
     return step, partial(evaluate, model, inputs) if evaluate else None
 
 
-def clamp(model):
-    for weight in model.parameters():
-        weight.grad.clamp_(-1e-3, 1e-3)
-
-
-def to_a_norm(model):
-    norm = torch.sqrt(sum(weight.grad.square().sum() for weight in model.parameters()))
-    for weight in model.parameters():
-        weight.grad.mul_((1 / norm).clamp(max=1))
-
-
 def divide(model, counts=[100]):  # noqa: B006
     counts[0] += 7
     for weight in model.parameters():
@@ -434,8 +423,6 @@ quick, fast = partial(torch.optim.SGD, lr=1.0), partial(torch.optim.SGD, lr=10.0
 
 MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbers are issues
     "clip before unscale_": ("clipped while scaled", lambda: scaled(ends="clip unscale step update")),
-    "clamped by hand": ("clipped while scaled", lambda: scaled(by_hand=clamp, ends="hand step update")),
-    "norm by hand": ("clipped while scaled", lambda: scaled(by_hand=to_a_norm, ends="hand step update")),
     "scaler with bf16": ("scaler with bf16", lambda: scaled(autocast=BF16)),
     "past the scaler": ("past the scaler", lambda: scaled(loss_of=times(1e-7), ends="optimizer")),
     "insightface 2262": ("scale falls", lambda: scaled(loss_of=inf_at_any_scale)),
@@ -446,7 +433,6 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "torchvision 017e9b99": ("steps twice", lambda: scaled(ends="step update clip optimizer")),
     "pytorch 36601": ("update without step", lambda: scaled(micro=2, ends="unscale last:step update")),
     "WatChMaL 106": ("no 16 bits", lambda: scaled(autocast=None)),
-    "apex 654": ("penalty of scaled gradients", penalty),
     "fp16 without scaler": ("fp16 without scaler", lambda: plain(autocast=FP16)),
     "scheduler before": ("scheduler first", lambda: plain(schedule="before")),
     "scheduler at the top": ("scheduler first", lambda: plain(schedule="top")),
@@ -472,12 +458,6 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "clipped by value": (
         "clipped while scaled",
         lambda: turns(turn_of(backward, lambda part: torch.nn.utils.clip_grad_value_(part.weights, 0.01), end)),
-    ),
-    "clipped before division": (
-        "clipped while scaled",
-        lambda: turns(
-            turn_of(lambda part: (part.loss() * 512).backward(), clipped, lambda part: divided(part, 512), plain_step)
-        ),
     ),
     "a scaler in every step": (
         "many scalers",
