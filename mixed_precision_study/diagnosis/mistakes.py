@@ -19,7 +19,6 @@ SENTENCES = {
     " forward pass, so reset them or load a checkpoint, and find the batch that overflows.",
     "evaluation not finite": "The evaluation returns inf or NaN, in {dtype}. {remedy}",
     "evaluation failed": "The evaluation ended by {error}. {remedy}",
-    "evaluation with gradients": "The evaluation keeps tensors for a backward(). Put it under torch.no_grad().",
     "gradients not cleared": "Gradients are not cleared between steps, so each adds to all before. Call"
     " optimizer.zero_grad() once per step.",
     "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some gradient is inf or NaN"
@@ -54,7 +53,6 @@ SENTENCES = {
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
     "update without step": "scaler.update() comes without scaler.step(optimizer), so gradients that are added up have"
     f" several scales; {ONCE}",
-    "scheduler first": "scheduler.step() comes before the first optimizer.step(), which skips the first learning rate.",
     "no 16 bits": "{what} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
     "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
     " torch.amp.GradScaler, or bfloat16.",
@@ -107,7 +105,6 @@ class Diagnosis:
     in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each profiled step
     timed: int = 0  # steps
     step_ms: float | None = None  # the median of the timed steps
-    slowest_ms: float = 0.0  # of the timed steps
     data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
     seen = property(lambda self: self)
     autocast = property(lambda self: " and ".join(sorted(self.autocasts)) or None)
@@ -146,8 +143,6 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
             yield rule, figures
     yield from mistakes_of_numbers(seen)
     yield from mistakes_of_types(seen)
-    if is_scheduled_first(seen.events):
-        yield "scheduler first", {}
     places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
     if places and "anomaly detection" not in seen.found:
         yield "waits", {"places": ", ".join(places[:3])}
@@ -194,13 +189,6 @@ def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "TF32 off", {"share": share}
 
 
-def is_scheduled_first(events: list[list[str]]) -> bool:
-    """Return whether a scheduler stepped before the optimizer did, in the first step and in the order of all."""
-    orders = [[call[:8] for call in step if call.startswith(("schedule", "step"))] for step in events]
-    first = any("schedule_first" in [call for call in step if call != "backward_cleared"][:2] for step in events[:1])
-    return first and all(order[:2] == ["schedule", "step"] for order in orders[: len(orders) - 1])
-
-
 def facts(seen: Diagnosis) -> Iterator[str]:
     """Return a sentence each on types, time and waits, as far as they are known."""
     if seen.steps:
@@ -213,8 +201,7 @@ def facts(seen: Diagnosis) -> Iterator[str]:
     if any(scales[-1] < scales[0] for scales in seen.scales) and "steps skipped" not in seen.found:
         yield "The loss scale is still searching, which is normal in the first steps."
     if seen.step_ms:
-        more = f", and the slowest {seen.slowest_ms:,.4g} ms" if seen.slowest_ms > 5 * seen.step_ms else ""
-        yield f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}{more}."
+        yield f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}."
     if seen.kernels:
         families = ", ".join(f"{share:.0%} {name}" for name, share in seen.kernels["kernel_family_fractions"][:3])
         yield f"The GPU is busy {seen.kernels['gpu_busy_fraction']:.0%} of it; of this, {families}."

@@ -31,7 +31,7 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
 
     A step with five times as much work as the median does not count, because it evaluates or saves something.
     """
-    seen.timed, seen.step_ms, seen.slowest_ms = len(times), median(times), max(times)
+    seen.timed, seen.step_ms = len(times), median(times)
     usual = [pair for pair in zip(times, waits, strict=True) if pair[0] - 1000 * pair[1] <= 5 * seen.step_ms]
     if any(waits):
         seen.data_wait_fraction = min(1.0, sum(1000 * wait for _, wait in usual) / sum(time for time, _ in usual))

@@ -253,21 +253,14 @@ class Watch:
         return sum(one._version for ledger in self.books() for one in ledger.weights[:64])
 
     def look_at_evaluation(self) -> None:
-        """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() in vain."""
-        seen, calls = self.seen, Counter[str]()
-
-        def counted(call: str) -> Callable:
-            return lambda tensor: [calls.update([call]), tensor][1]
-
+        """Evaluate, and note whether the result is finite."""
+        seen = self.seen
         try:
-            with torch.autograd.graph.saved_tensors_hooks(counted("kept"), counted("used")):
-                value = self.evaluate()
+            value = self.evaluate()
         except Exception as error:  # of the evaluation, which must not cost the report
             known = self.remedy_for(error, [], []) or ("", "")
             seen.found["evaluation failed"] = {"error": error_line(error), "remedy": known[1]}
             return
-        if calls["kept"] and not calls["used"]:
-            seen.found["evaluation with gradients"] = {}
         leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
         numbers = [torch.as_tensor(leaf) for leaf in leaves]
         if numbers:
@@ -392,12 +385,9 @@ class Watch:
         self.failed = id(error) if error is not None else self.failed
 
     def begin_schedule(self, context: Any) -> None:
-        scheduler = context.o
-        if scheduler._step_count > 1:  # else it is being made
-            stepped = getattr(scheduler.optimizer, "_opt_called", False)
-            self.note_call("schedule" if stepped else "schedule_first")
-            if ledger := self.ledgers.get(id(scheduler.optimizer)):
-                ledger.schedule()
+        ledger = self.ledgers.get(id(context.o.optimizer))
+        if ledger is not None and context.o._step_count > 1:  # else it is being made
+            ledger.schedule()
 
     def read(self, losses: Any, gradients: Any) -> Reading:
         scales = [float(scaler._scale) for scaler in self.scales if scaler._scale is not None]
@@ -513,10 +503,6 @@ class Watch:
         if seen.steps == self.to_profile:
             read_times(seen, self.clock.stop()[1], self.waits)
             self.profile()
-        if seen.steps == self.last == self.to_profile + LOOKED and self.saw_no_kernel():
-            self.last += LOOKED
-            seen.in_use = []
-            self.profile()
         if seen.unseen or seen.steps == self.last:
             self.finish()
             if not self.by_hand and not self.evaluate:
@@ -532,17 +518,6 @@ class Watch:
             profiler.__enter__()
             self.profiler = profiler  # not earlier, because it is itself a profiler that begins
 
-    def saw_no_kernel(self) -> bool:
-        """Return whether a first profile saw nothing of the GPU, as after one of the loop's own; a second one may."""
-        if self.seen.device == "cuda":
-            self.end_profile()
-        return self.seen.device == "cuda" and not self.seen.kernels
-
-    def end_profile(self) -> None:
-        profiler, self.profiler = self.profiler, None
-        if profiler is not None:
-            profiler.__exit__(None, None, None)
-
     def leave_out(self, reason: str) -> None:
         self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
 
@@ -550,7 +525,8 @@ class Watch:
         """End to look, read what was kept on the device, and let go of it."""
         seen, self.over = self.seen, True
         leave(self.hear)
-        self.end_profile()
+        if self.profiler is not None:
+            self.profiler.__exit__(None, None, None)
         if self.waits and not seen.watched:
             read_times(seen, self.clock.stop()[1], self.waits)
         if self.to_skip:

@@ -434,8 +434,6 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "pytorch 36601": ("update without step", lambda: scaled(micro=2, ends="unscale last:step update")),
     "WatChMaL 106": ("no 16 bits", lambda: scaled(autocast=None)),
     "fp16 without scaler": ("fp16 without scaler", lambda: plain(autocast=FP16)),
-    "scheduler before": ("scheduler first", lambda: plain(schedule="before")),
-    "scheduler at the top": ("scheduler first", lambda: plain(schedule="top")),
     "UniK3D 16": ("anomaly detection", lambda: plain(anomaly=True)),
     "torchtune 2254": ("lost updates", lambda: plain(dtype=BF16, optimizer=partial(torch.optim.AdamW, lr=1e-5))),
     "foreign optimizer": ("lost updates", lambda: plain(dtype=BF16, optimizer=partial(Foreign, lr=1e-6))),
@@ -473,7 +471,6 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     ),
     "micro-batches in bf16": ("sums in 16 bits", lambda: turns(summed, optimizer=fast, dtype=BF16, autocast=None)),
     "pytorch 88474": ("buffers not finite", spoiled_buffers),
-    "semseg 60": ("evaluation with gradients", lambda: plain(evaluate=lambda model, inputs: model(inputs))),
 }
 
 

@@ -434,7 +434,7 @@ def test_a_function_that_the_loop_replaces_stays_replaced():
 def test_an_evaluation_is_told_apart_from_the_steps():
     seen = Diagnosis()
     read_times(seen, [10.0, 10.0, 2010.0, 10.0, 10.0], [0.005] * 5)
-    assert (seen.step_ms, seen.slowest_ms) == pytest.approx((10, 2010))
+    assert seen.step_ms == pytest.approx(10)
     assert seen.data_wait_fraction == pytest.approx(0.5)
 
 
