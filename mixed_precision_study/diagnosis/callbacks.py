@@ -5,8 +5,10 @@ options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))
 """
 
 import sys
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 from .diagnose import diagnose
 
@@ -16,13 +18,14 @@ class Life:
 
     def __init__(self, **options: Any):
         super().__init__()
-        self.options, self.watch = options, None
+        self.options, self.watch, self.undo = options, None, ExitStack()
 
     def begin(self) -> None:
         self.end()
         self.watch = diagnose(**self.options).start()
 
     def end(self, error: BaseException | None = None) -> None:
+        self.undo.close()
         watch, self.watch = self.watch, None
         if watch is not None:
             watch.stop(error)
@@ -46,38 +49,23 @@ def trainer_diagnosis() -> type:
     class TrainerDiagnosis(Life, TrainerCallback):
         """Diagnoses Trainer.train(). Trainer tells its callbacks of no error, so its training_step() is watched."""
 
-        trainer: Any = None
-
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.let_go()
             self.begin()
-            self.trainer = trainer_above(self)
-            if self.trainer is None:
+            trainer = trainer_above(self)
+            if trainer is None:
                 return
-            before = self.trainer.training_step
+            before = trainer.training_step
 
             def training_step(*args: Any, **kwargs: Any) -> Any:
                 try:
                     return before(*args, **kwargs)
                 except BaseException as error:
-                    self.let_go()
                     self.end(error)
                     raise
 
-            self.before = vars(self.trainer).get("training_step")
-            self.trainer.training_step = self.ours = training_step
-
-        def let_go(self) -> None:
-            """Give the Trainer its own training_step() back, unless somebody has replaced it meanwhile."""
-            trainer, self.trainer = self.trainer, None
-            if trainer is None or vars(trainer).get("training_step") is not self.ours:
-                return
-            del trainer.training_step
-            if self.before is not None:
-                trainer.training_step = self.before
+            self.undo.enter_context(patch.object(trainer, "training_step", training_step))
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
-            self.let_go()
             self.end()
 
     return TrainerDiagnosis

@@ -378,8 +378,9 @@ class Watch:
 
     def begin_autocast(self, context: Any) -> None:
         if context.device == self.seen.device:
-            self.autocasts.add(name_of(context.fast_dtype))
-            self.seen.autocasts |= self.autocasts if torch.is_grad_enabled() else set()
+            types = {name_of(context.fast_dtype)}
+            self.autocasts |= types
+            self.seen.autocasts |= types if torch.is_grad_enabled() else set()
 
     def begin_autocast_exit(self, context: Any, kind: Any = None, error: Any = None, *_: Any) -> None:
         self.failed = id(error) if error is not None else self.failed
