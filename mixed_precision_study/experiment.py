@@ -7,8 +7,9 @@ import math
 import os
 import reprlib
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -47,6 +48,8 @@ from .store.record import (
     ORDER_ENV,
     RunRecord,
     given_study,
+    is_of_other_version,
+    load,
     new_record,
     notebook_name,
     refused,
@@ -245,6 +248,10 @@ class Experiment:
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
         given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
+        places = [load(Path(settings.output_dir, f"{record.run_id}.json")) for record in records.values()]
+        if older := {old.package_version for old in places if old and is_of_other_version(old)}:
+            kept = f"results of version {', '.join(sorted(older))} move into a folder beside the new ones"
+            print(f"All trainings begin anew, because {settings.output_dir} holds an older measuring code; {kept}.")
         with torch._dynamo.config.patch(fail_on_recompile_limit_hit="compile" in settings.execution):  # or it gives up
             for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
                 given.put_back()  # a counter of the loss begins anew, as the model does
@@ -304,9 +311,13 @@ class Experiment:
         options |= {"step_function": self.training_step, "make_optimizer": self.make_optimizer, "data": self.data}
         return Trainer(model, precision, self.compute_loss, device=self.device, **options)
 
+    def at_most(self, batches: Iterable) -> Iterator:
+        """Return the first `max_steps` of some batches, or all where it is 0."""
+        return itertools.islice(batches, self.parameters.max_steps or None)
+
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
         """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
-        batches = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
+        batches = self.at_most(self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size))
         return prefetch_to_device(batches, side_stream(self.device)) if ahead and self.data.prefetch else batches
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
@@ -345,7 +356,7 @@ class Experiment:
             make_trainer, batches = partial(self.make_trainer, precision), partial(self.batches, 0, precision)
             size = largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
         record.batch_size_used = size
-        record.steps_per_epoch = data.steps_per_epoch(size)
+        record.steps_per_epoch = min(data.steps_per_epoch(size), settings.max_steps or sys.maxsize)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
         describe_trainer(record, trainer)
@@ -382,7 +393,7 @@ class Experiment:
             next(BEGUN)
             trainer, size = self.warmed_up(other, record.precision)
             lr_at = self.lr_at(other, [])
-            other.steps_per_epoch = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
+            other.steps_per_epoch = min(other.steps_per_epoch, EXPLAINED_STEPS)
             batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
             timed_epoch(other, trainer, batches, lr_at, f"{record.precision}, to be explained")
             self.explain_trained(other, trainer, size)

@@ -177,6 +177,7 @@ def compare(
     size = given.get("batch_size")
     data = IterableData(batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate)
     data.used, data.seed = name, settings.seed
+    data.title = None if settings.dataset == "own" else settings.dataset
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
     all_functions = functions | {"make_model": make_model, "compute_loss": compute_loss}

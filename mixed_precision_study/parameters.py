@@ -241,9 +241,19 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
         raise UserError("the parameters cell was not run; it must assign precisions in plain Python.")
     names = assignments(source).keys()
     declared = declared_by(notebook, source, {name: namespace[name] for name in names if name in namespace})
-    return writable(
-        checked(notebook, {name: namespace[name] for name in (*names, *added) if name in namespace}, declared)
-    )
+    given = {name: namespace[name] for name in (*names, *added) if name in namespace}
+    settings = checked(notebook, given, declared)
+    if plan := planned():
+        check_plan(plan, vars(settings))
+    return writable(settings)
+
+
+def check_plan(plan: Planned, given: dict) -> None:
+    """Raise UserError where a value contradicts what run_all.py has planned, but for the folder, which it sets."""
+    for key, value in given.items():
+        if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
+            reason = f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it"
+            raise UserError(f"{reason}; assign {key} in the parameters cell and pass {key}={key}.")
 
 
 def own_parameters(name: str, given: dict) -> Any:
@@ -252,12 +262,8 @@ def own_parameters(name: str, given: dict) -> Any:
     Names that no experiment has are the reader's own. Under run_all.py what it has planned counts, also for what is
     not given here. Raise UserError where a value that is given contradicts what was planned.
     """
-    plan = planned()
-    if plan:
-        for key, value in given.items():
-            if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
-                reason = f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it"
-                raise UserError(f"{reason}; assign {key} in the parameters cell and pass {key}={key}.")
+    if plan := planned():
+        check_plan(plan, given)
         given = plan.parameters | {key: value for key, value in given.items() if key not in (*plan.given, "output_dir")}
     return writable(checked(name, given, declared_by(name, "", given, OwnExperiment)))
 

@@ -105,6 +105,8 @@ def place_of(calls: list, moment: int) -> str | None:
     for word, file, line in reversed(lines):
         if file.endswith("grad_scaler.py") and not library:
             return SCALER
+        if file.startswith(OWN) and not word and not library:
+            return None  # a look of the watch itself
         found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
         if is_passed(file, bool(found), bool(library)):
             continue

@@ -71,7 +71,7 @@ def setting_name(name: str, value: object) -> str:
     if name == "data_fingerprint":
         return "data not recorded" if value is None else f"data {str(value)[:6]}"
     if name.startswith("identity "):
-        return f"{name[9:]} {value}"
+        return f"{name} {value}"
     if value is None:
         return f"{name} unknown"
     if name == "memory_limit_gib":

@@ -28,6 +28,7 @@ from .words import natural
 
 ON_CPU = "not judged: CPU"
 NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "batch_size", "execution"}
+IDENTITY = "identity "  # begins the names of hashes, which tell comparisons apart where nothing else does
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
@@ -338,7 +339,8 @@ def told_apart(settings: dict, varied: set[str]) -> list[str]:
         apart = name not in NAMED_APART and (name, value) not in UNTITLED
         if limit or (apart and name in varied):
             labels.append(setting_name(name, value))
-    return labels
+    plain = [one for one in labels if not one.startswith(IDENTITY)]
+    return plain or [one.removeprefix(IDENTITY) for one in labels]
 
 
 def device_name(record: dict) -> str:

@@ -416,9 +416,13 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     return path
 
 
+def is_of_other_version(old: RunRecord) -> bool:
+    return old.package_version not in (None, __version__)
+
+
 def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
     """Keep a result whose place `new` takes, where that is of another version, of other data or of another model."""
-    if old.package_version and old.package_version != __version__:
+    if is_of_other_version(old):
         aside = path.parent / f"other_code-{old.package_version}"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)

@@ -86,10 +86,25 @@ def fingerprint_of(*parts: Any) -> str:
 class TrainingData:
     """What an experiment trains and evaluates on. To train on your own data, write a subclass.
 
-    It must have `steps_per_epoch`, `train_batches` and `eval_batches`; Experiment has an example. A batch is a tuple of
+    It must have `steps_per_epoch`, `train_batches` and `eval_batches`, as in the example; Experiment itself stops at
+    max_steps. A batch is a tuple of
     tensors on the device, or another nest of them. The first is the model's input, such as images (size, 3, height,
     width). `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16,
     otherwise float32. Convert floating-point inputs to it. Labels and indices keep their own type.
+
+    Example:
+        class Points(TrainingData):
+            used, title, sample_unit, train_samples, eval_samples = "points", "made-up points", "points", 640, 64
+
+            def steps_per_epoch(self, size):
+                return len(inputs) // size
+
+            def train_batches(self, epoch, dtype, size):
+                for start in range(0, len(inputs) // size * size, size):
+                    yield inputs[start : start + size].to(device, dtype), labels[start : start + size].to(device)
+
+            def eval_batches(self, dtype, size):
+                yield held_out.to(device, dtype), held_out_labels.to(device)
     """
 
     used: str = "own"  # the name of the data, for the record
