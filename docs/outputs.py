@@ -10,6 +10,7 @@ its entries are in order and have one date, because git would keep every other v
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -43,12 +44,14 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 
 def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep one of its pictures as picture.png."""
+    from mixed_precision_study import RUNNER_ENV
     from mixed_precision_study.runner.cli import report_command  # --pages does without what it loads
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}
     command = report_command(ROOT / "notebooks" / "summary.ipynb", folder, parameters)
-    subprocess.run([sys.executable, *command], check=True, cwd=ROOT)
+    environment = {**os.environ, RUNNER_ENV: str(os.getpid())}  # what ends with run_all.py ends with this here
+    subprocess.run([sys.executable, *command], check=True, cwd=ROOT, env=environment)
     content = json.loads(executed.read_text(encoding="utf-8"))
     for part in (content, *content["cells"]):
         for name in ("papermill", "execution"):  # they name paths of this machine and times
