@@ -4,6 +4,7 @@ import os
 import re
 import zipfile
 
+import pandas as pd
 import pytest
 from conftest import ROOT, results
 from equal_runs import equal_runs, false_positive_rate, table
@@ -79,3 +80,9 @@ def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow(monkeypatc
         found = false_positive_rate(runs)
         assert found["splits"] == 400 and found["rate"] <= 0.05 + found["error"]
     assert float(table(records).rpartition("| all | 72 |")[2].rpartition("at most ")[2].partition("%")[0]) < 5
+
+
+def test_the_articles_that_were_run_again_have_their_figures():
+    found = pd.read_csv(results("published") / "articles.csv")
+    logged = found[found.claim.str.contains("at step")]
+    assert logged.ours.notna().sum() == 4 and found.ours.notna().sum() >= 30

@@ -194,7 +194,7 @@ def figure_of(run: dict, quantity: str) -> float | None:
         return max((one for one in run["metric"] if one is not None), default=None)
     if logged := re.fullmatch(r"train (loss|accuracy) at step (\d+)", quantity):
         column = {"loss": 2, "accuracy": 3}[logged[1]]
-        return next((line[column] for line in run["training_log"] if line[:2] == [1, int(logged[2])]), None)
+        return next((line[column] for line in run["training_log"] if tuple(line[:2]) == (1, int(logged[2]))), None)
     return last_metric(run) if quantity == "accuracy" else None
 
 
