@@ -198,7 +198,7 @@ def start_process(command: list[str], folder: Path, log: Path, given: dict, gpu:
         "CUDA_VISIBLE_DEVICES": gpu,
         RUNNER_ENV: str(os.getpid()),
         FOLDER_ENV: str(folder),
-        LOG_ENV: str(log),
+        LOG_ENV: f"{os.getpid()} {log}",
         **given,
     }
     with log.open("ab") as output:

@@ -21,7 +21,7 @@ REPORT_LOCK = "logs/.report.lock"
 HALF_WRITTEN = ".*.[0-9]*.half-written"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
 FOLDER_ENV = "MIXED_PRECISION_FOLDER"  # environment variable of all that is started for an output folder: its path
-LOG_ENV = "MIXED_PRECISION_LOG"  # environment variable of all that is started for a run or report: its log
+LOG_ENV = "MIXED_PRECISION_LOG"  # environment variable of all that a run or report starts: run_all.py and the log
 
 
 @contextmanager
@@ -93,10 +93,10 @@ def ours(name: str, value: str) -> Iterator[tuple[psutil.Process, dict[str, str]
 
 
 def end_all_of(log: Path, family: Iterable[psutil.Process] = ()) -> None:
-    """End a run, also what it started in the background, whose environment names the run's log."""
+    """End a run, also what it started in the background, whose environment names this process and the log."""
     end(family)
     for _ in range(3):  # what is ended may have started more meanwhile
-        end(process for process, _ in ours(LOG_ENV, str(log)) if is_alive(process))
+        end(process for process, _ in ours(LOG_ENV, f"{os.getpid()} {log}") if is_alive(process))
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
