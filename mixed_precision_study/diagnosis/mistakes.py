@@ -106,7 +106,6 @@ class Diagnosis:
     timed: int = 0  # steps
     step_ms: float | None = None  # the median of the timed steps
     data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
-    seen = property(lambda self: self)
     autocast = property(lambda self: " and ".join(sorted(self.autocasts)) or None)
 
     def share_of_flops(self, dtype: str, kind: str = "") -> float:

@@ -78,10 +78,9 @@ def test_a_mistake_is_named_and_no_other(name):
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_step_has_none(name):
     report, evaluate = report_of(SOUND[name], steps=3)
-    seen = report.seen
-    assert rules(report) == [] and seen.unseen == []
-    assert (seen.watched, seen.timed, seen.steps) == (4, 3, FIRST + 7) and seen.step_ms > 0
-    assert seen.evaluation_finite is (None if evaluate is None else True)
+    assert rules(report) == [] and report.unseen == []
+    assert (report.watched, report.timed, report.steps) == (4, 3, FIRST + 7) and report.step_ms > 0
+    assert report.evaluation_finite is (None if evaluate is None else True)
 
 
 def bits_of(case, watched):
@@ -103,8 +102,8 @@ def test_the_ledger_changes_no_bit(name):
 def test_the_flops_of_the_products_are_known_by_type():
     report = diagnose(scaled(autocast=None)[0], steps=1, on_report=quiet)
     rows = 2 * 16 * (32 * 32 + 32 * 8)  # FLOPs of the forward pass; the input needs no gradient
-    assert sum(report.seen.flops.values()) == 4 * (3 * rows - 2 * 16 * 32 * 32)
-    assert report.seen.share_of_flops("float32") == 1
+    assert sum(report.flops.values()) == 4 * (3 * rows - 2 * 16 * 32 * 32)
+    assert report.share_of_flops("float32") == 1
 
 
 def test_the_report_comes_as_soon_as_all_is_known(capsys):
@@ -132,8 +131,8 @@ def test_start_and_stop_need_no_block_and_a_read_on_a_cpu_waits_for_no_device():
 def test_batches_that_run_out_end_a_diagnosis_with_what_it_needs():
     step, batches = plain()[0], iter(range(FIRST + 2))
     report = diagnose(lambda: (next(batches), step()), steps=5, on_report=quiet)
-    (sentence,) = report.seen.unseen
-    assert report.seen.steps == FIRST + 2 and re.findall(r"\d+", sentence) == [str(FIRST + 2), str(FIRST + 5 + LOOKED)]
+    (sentence,) = report.unseen
+    assert report.steps == FIRST + 2 and re.findall(r"\d+", sentence) == [str(FIRST + 2), str(FIRST + 5 + LOOKED)]
 
 
 @pytest.mark.slow
@@ -142,7 +141,7 @@ def test_a_script_is_reported_that_ends_by_an_error_and_takes_warnings_for_error
     code = (
         "import warnings\nfrom diagnosis_cases import clipped_loop\nfrom mixed_precision_study import diagnose\n"
         "import mixed_precision_study.diagnosis.diagnose\nwarnings.simplefilter('error')\n"
-        "diagnose(on_report=lambda report: print(len(report.mistakes), report.seen.watched)).start()\n"
+        "diagnose(on_report=lambda report: print(len(report.mistakes), report.watched)).start()\n"
         f"clipped_loop({steps})\nraise KeyError"
     )
     places = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "diagnosis"), ENVIRONMENT.get("PYTHONPATH", "")])
@@ -246,7 +245,7 @@ def test_the_numbers_of_a_loop_are_those_without_a_diagnosis(compiles):
     with diagnose(on_report=quiet) as report:
         found = clipped_loop(NEEDED + 8, **compiles)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert report.seen.watched == 4 and counters["unique_graphs"] - graphs <= graphs
+    assert report.watched == 4 and counters["unique_graphs"] - graphs <= graphs
 
 
 def test_an_error_of_the_loop_comes_through_and_one_of_our_own_does_not(monkeypatch):
@@ -254,11 +253,11 @@ def test_an_error_of_the_loop_comes_through_and_one_of_our_own_does_not(monkeypa
         raise KeyError("from the loop")
     with diagnose(steps=1, on_report=lambda report: 1 / 0) as report:
         clipped_loop(FIRST + 9)
-    assert "ZeroDivisionError" in report.seen.unseen[0]
+    assert "ZeroDivisionError" in report.unseen[0]
     monkeypatch.setattr(Watch, "advance", lambda self: 1 / 0)
     with diagnose(on_report=quiet) as report:
         clipped_loop(5)
-    assert "ZeroDivisionError" in report.seen.unseen[0] and report.seen.unseen[0] in str(report)
+    assert "ZeroDivisionError" in report.unseen[0] and report.unseen[0] in str(report)
 
 
 def test_each_of_several_optimizers_and_scalers_is_watched():
@@ -268,25 +267,25 @@ def test_each_of_several_optimizers_and_scalers_is_watched():
             step = plain()[0]
             for _ in range(4):
                 step()
-    assert report.seen.watched == 4
+    assert report.watched == 4
     sound, falling = scaled()[0], scaled(loss_of=inf_at_any_scale)[0]
     with diagnose(steps=20, on_report=quiet) as report:
         for _ in range(NEEDED):
             falling()
             sound()
-    assert [len(scales) for scales in report.seen.scales] == [4, 4] and rules(report) == ["scale falls"]
+    assert [len(scales) for scales in report.scales] == [4, 4] and rules(report) == ["scale falls"]
 
 
 def test_a_loop_under_a_profiler_of_its_own_is_not_profiled_and_runs():
     for own in (profile(activities=[ProfilerActivity.CPU]), cProfile.Profile()):
         with diagnose(steps=1, on_report=quiet) as report, own:
             clipped_loop(FIRST + 17)
-        assert report.seen.timed == 1 and report.seen.watched == (4 if isinstance(own, cProfile.Profile) else 0)
+        assert report.timed == 1 and report.watched == (4 if isinstance(own, cProfile.Profile) else 0)
     with diagnose(steps=1, on_report=quiet) as report:
         clipped_loop(FIRST + 3)  # two of its steps are profiled when the loop's own profiler begins
         with profile(activities=[ProfilerActivity.CPU]) as own:
             clipped_loop(4)
-    assert report.seen.watched == 2 and own.events()
+    assert report.watched == 2 and own.events()
 
 
 def test_a_new_diagnosis_ends_an_older_one():
@@ -414,8 +413,8 @@ def test_only_the_thread_that_trains_first_is_heard_and_another_is_not_profiled(
             thread = threading.Thread(target=lambda: [mistaken() for _ in range(FIRST + 6)])
             thread.start()
             thread.join()
-        assert rules(report) == ([] if sound_first else ["clipped while scaled"]) and report.seen.watched == 0
-        assert report.seen.steps == (1 if sound_first else FIRST + 1) and len(report.seen.unseen) == 1
+        assert rules(report) == ([] if sound_first else ["clipped while scaled"]) and report.watched == 0
+        assert report.steps == (1 if sound_first else FIRST + 1) and len(report.unseen) == 1
 
 
 def test_a_function_that_the_loop_replaces_stays_replaced():
@@ -443,7 +442,7 @@ def test_waiting_for_data_is_measured():
     with diagnose(on_report=quiet) as report:
         for _ in DataLoader(range(40), batch_size=1, collate_fn=lambda batch: time.sleep(0.02)):
             step()
-    assert 0.5 < report.seen.data_wait_fraction <= 1
+    assert 0.5 < report.data_wait_fraction <= 1
 
 
 def test_a_timed_step_costs_less_than_2_percent_of_2_milliseconds():
@@ -506,7 +505,7 @@ def test_where_nothing_was_looked_at_no_loop_is_called_sound():
     with diagnose(on_report=quiet) as report:
         pass
     for nothing in (report, diagnose(lambda: None, steps=3, on_report=quiet)):
-        assert not any(nothing.seen.events) and "No mistake" not in str(nothing)
+        assert not any(nothing.events) and "No mistake" not in str(nothing)
 
 
 def test_the_page_has_every_rule():

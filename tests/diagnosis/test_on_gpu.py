@@ -57,9 +57,9 @@ def rules(report):
 @pytest.mark.alone
 def test_a_sound_step_has_no_mistake_and_its_kernels_are_known():
     report = diagnose(convolutions(autocast=torch.bfloat16, pin=True))
-    assert rules(report) == [] and report.seen.unseen == [] and report.seen.watched == 4
-    assert 0.05 < report.seen.kernels["gpu_busy_fraction"] <= 1 and 0 < report.seen.kernels["tensor_core_fraction"] < 1
-    assert report.seen.share_of_flops("bfloat16") > 0.9
+    assert rules(report) == [] and report.unseen == [] and report.watched == 4
+    assert 0.05 < report.kernels["gpu_busy_fraction"] <= 1 and 0 < report.kernels["tensor_core_fraction"] < 1
+    assert report.share_of_flops("bfloat16") > 0.9
 
 
 @pytest.mark.parametrize("kind", WAITS)
@@ -88,7 +88,7 @@ def test_gradscaler_s_own_wait_is_no_mistake():
 
         report = diagnose(step, steps=5)
         assert rules(report) == []
-        found[fused] = report.seen.reads
+        found[fused] = report.reads
     assert found == {False: ["GradScaler"], True: []}
 
 
@@ -108,9 +108,7 @@ def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
 
     report = diagnose(step, steps=5)
     assert rules(report) == []
-    assert report.seen.reads and all(
-        "swa_utils.py" in place and "test_on_gpu.py" in place for place in report.seen.reads
-    )
+    assert report.reads and all("swa_utils.py" in place and "test_on_gpu.py" in place for place in report.reads)
 
 
 def test_memory_that_is_not_pinned_or_kept_is_named():
