@@ -51,7 +51,7 @@ class Section(BaseModel):
     """A part of a record. What it does not declare is of another version: plain JSON, which is kept as it is."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
-    __pydantic_extra__: dict[str, Plain] = Field(init=False)
+    __pydantic_extra__: dict[str, Plain]
 
 
 class Run(Section):
