@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from typing_extensions import TypeAliasType
@@ -51,7 +51,8 @@ class Section(BaseModel):
     """A part of a record. What it does not declare is of another version: plain JSON, which is kept as it is."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
-    __pydantic_extra__: dict[str, Plain]
+    if not TYPE_CHECKING:  # mypy would take it for a field
+        __pydantic_extra__: dict[str, Plain]
 
 
 class Run(Section):
