@@ -27,7 +27,8 @@ GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 SEEDS, EPOCHS, STEPS = (6, 5, 40) if GPU else (3, 2, 4)
 WIDTH, LENGTH, BATCH = (256, 64, 64) if GPU else (32, 8, 4)
-SCALE = 1024.0  # of the loss in fp16, fixed, because a search for it begins where the warm-up has left it
+# of the loss in fp16, fixed, because a search for it begins where the warm-up has left it
+SCALE = 1024.0
 adamw = partial(torch.optim.AdamW, lr=3e-4)
 TYPES = {"fp32": None, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
@@ -84,7 +85,8 @@ def plain(make_model, batches, make_optimizer, precision, seed):
     placed = [{name: part.to(DEVICE) for name, part in batch.items()} for batch in batches]
     for epoch in range(EPOCHS):
         for number, batch in enumerate(placed):
-            seed_all(seed, epoch, number, on_gpu=GPU)  # the random numbers that compare() gives this step
+            # the random numbers that compare() gives this step
+            seed_all(seed, epoch, number, on_gpu=GPU)
             optimizer.zero_grad()
             with torch.autocast(DEVICE.type, dtype=kind, enabled=kind is not None):
                 loss = loss_of(model, batch)

@@ -42,7 +42,8 @@ def with_trainer(steps: int) -> torch.Tensor:
     from transformers import Trainer, TrainingArguments
 
     model = Gpt()
-    model.register_forward_hook(lambda *call: call[2]["loss"].item() and None)  # the mistake: a read
+    # the mistake: a read
+    model.register_forward_hook(lambda *call: call[2]["loss"].item() and None)
     with tempfile.TemporaryDirectory() as folder:
         options = {"use_cpu": DEVICE == "cpu", "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0}
         arguments = TrainingArguments(folder, per_device_train_batch_size=8, max_steps=steps, bf16=True, **options)
@@ -76,7 +77,8 @@ def with_lightning(steps: int) -> torch.Tensor:
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = lightning.Trainer(devices=1, precision="bf16-true", max_steps=steps, **quiet)
-    trainer.fit(module := Module(), torch.utils.data.DataLoader(DATA, 8))  # the mistake: weights in bf16 alone
+    # the mistake: weights in bf16 alone
+    trainer.fit(module := Module(), torch.utils.data.DataLoader(DATA, 8))
     return module.loss.detach()
 
 

@@ -29,7 +29,8 @@ LARGEST_BLOCK = 4  # precisions that the study `reference` compares
 MOST_SPLITS = 2000
 
 Pairs = list[tuple[dict, dict]]
-Split = tuple[tuple[int, int, int], ...]  # of each block: its number and the places of the two runs in it
+# of each block: its number and the places of the two runs in it
+Split = tuple[tuple[int, int, int], ...]
 
 
 def called_different(pairs: Pairs) -> bool | None:

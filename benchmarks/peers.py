@@ -56,7 +56,8 @@ CHECKOUTS = ("timm", "nanogpt", "cifar")
 MEASURED = ("round", "contender", "speed", "gpu")
 SPEED = re.compile(r"^speed ([\d.]+)$", re.MULTILINE)
 TIMEOUT = 240  # seconds of a contender; most take 30 to 60
-MICRO_BATCHES, WARMUP = 4, 10  # of GPT-2: batches a step, whose gradients are added, and steps of the warm-up
+# of GPT-2: batches a step, whose gradients are added, and steps of the warm-up
+MICRO_BATCHES, WARMUP = 4, 10
 
 
 def changed(text: str, changes: list[tuple[str, str]]) -> str:

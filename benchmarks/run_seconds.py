@@ -24,7 +24,8 @@ from mixed_precision_study.store.record import is_explanation  # noqa: E402
 
 STARTUP = ("import", "preflight", "data", "model", "warmup")
 WITHIN = ("search", "compile")  # parts of the warm-up
-BEGINS = re.compile(r"^([\d-]+ [\d:]+,\d+)  \S+  (\S+)  begins$", re.MULTILINE)  # a line of logs/batch.log
+# a line of logs/batch.log
+BEGINS = re.compile(r"^([\d-]+ [\d:]+,\d+)  \S+  (\S+)  begins$", re.MULTILINE)
 
 
 def start_and_end(folder: Path, run_id: str, whole: float | None, began: dict[str, datetime]) -> dict[str, float]:

@@ -25,8 +25,10 @@ BLOCKS = 10  # of an epoch
 SECONDS = 6.0  # of an epoch
 DRAWS = 3_000
 NEEDED_COVERAGE = 0.93
-ALLOWED_FALSE = 0.065  # of two equal precisions called faster or slower, or of two 5% apart called the same
-ALLOWED_GRAPH_WIDTH = 0.03  # half the interval of three processes, where a CUDA graph leaves little scatter
+# of two equal precisions called faster or slower, or of two 5% apart called the same
+ALLOWED_FALSE = 0.065
+# half the interval of three processes, where a CUDA graph leaves little scatter
+ALLOWED_GRAPH_WIDTH = 0.03
 
 
 class Scatter(NamedTuple):
@@ -40,7 +42,8 @@ class Scatter(NamedTuple):
 
 
 SCATTERS = (
-    Scatter("CUDA graphs", 0.0039, 0.0042, 0.0055, 0.06),  # pooled over the forms of `reference` on four H100s
+    # pooled over the forms of `reference` on four H100s
+    Scatter("CUDA graphs", 0.0039, 0.0042, 0.0055, 0.06),
     Scatter("compiled CUDA graphs", 0.0045, 0.0074, 0.0029, 0.07),
     Scatter("ResNet-18, eager", 0.071, 0.060, 0.056, 0.24),  # 24 equal runs on an H100
     Scatter("LSTM, eager", 0.112, 0.047, 0.043, 0.29),

@@ -22,9 +22,11 @@ from mixed_precision_study.report.words import span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")
-AMP = FP16, BF16 = ("amp_fp16", "amp_bf16")  # both are shown, because choosing one after measuring favours it
+# both are shown, because choosing one after measuring favours it
+AMP = FP16, BF16 = ("amp_fp16", "amp_bf16")
 REFERENCE = "main/reference-h100"
-NCHW = ("archive/reference-earlier-h100.zip", "main/reference-h200")  # graphs in the layout that is slower with AMP
+# graphs in the layout that is slower with AMP
+NCHW = ("archive/reference-earlier-h100.zip", "main/reference-h200")
 EAGER_SETS = (*NCHW, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
 EAGER_SETS += tuple(f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200"))
 WAYS = ("compiled CUDA graph", "CUDA graph", "eager")

@@ -45,12 +45,15 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep one of its pictures as picture.png."""
     from mixed_precision_study import RUNNER_ENV
-    from mixed_precision_study.runner.cli import report_command  # --pages does without what it loads
+
+    # --pages does without what it loads
+    from mixed_precision_study.runner.cli import report_command
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}
     command = report_command(ROOT / "notebooks" / "summary.ipynb", folder, parameters)
-    environment = {**os.environ, RUNNER_ENV: str(os.getpid())}  # what ends with run_all.py ends with this here
+    # what ends with run_all.py ends with this here
+    environment = {**os.environ, RUNNER_ENV: str(os.getpid())}
     subprocess.run([sys.executable, *command], check=True, cwd=ROOT, env=environment)
     content = json.loads(executed.read_text(encoding="utf-8"))
     for part in (content, *content["cells"]):

@@ -138,16 +138,18 @@ def generated_blocks(root, url, notebooks):
 
 
 def fields_list(path):
-    """Return the list of the record's fields, a heading for each section: name, and the comment beside it in record.py.
+    """Return the list of the record's fields, a heading for each section: name, and its comment in record.py.
 
-    Neighbours with the same comment share a line. Reasons are left out, because their names say all. So are lists that
-    are not written.
+    The comment stands beside a field, or above it where the line would be too long. Neighbours with the same comment
+    share a line. Reasons are left out, because their names say all. So are lists that are not written.
     """
     meanings = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        found = re.match(r"    (\w+): .*?#\s*(.*)", text)
-        if found and found[1] in record.PLACES and not found[1].endswith("_reason") and "not written" not in found[2]:
-            meanings.append((".".join(record.PLACES[found[1]]), found[2], found[1]))
+    field = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:# (.*))?$", re.MULTILINE)
+    for above, name, beside in field.findall(path.read_text(encoding="utf-8")):
+        meaning = beside or " ".join(re.findall(r"# (.*)", above))
+        written = meaning and "not written" not in meaning and not name.endswith("_reason")
+        if name in record.PLACES and written:
+            meanings.append((".".join(record.PLACES[name]), meaning, name))
     lines, section = [], ""
     for (place, meaning), group in groupby(meanings, key=itemgetter(0, 1)):
         if place != section:

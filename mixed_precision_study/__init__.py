@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 __version__ = "0.4.0"
-STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
+# when this process first asked for the package: where start-up times begin
+STARTED = time.perf_counter()
 
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
 OF_A_RUN = [RUNNER_ENV]  # environment variables that run_all.py sets for what it starts
@@ -18,7 +19,8 @@ OF_A_RUN += ["MIXED_PRECISION_CODE_HASH", "MIXED_PRECISION_NOTEBOOK"]
 OF_A_RUN += ["MIXED_PRECISION_ORDER", "MIXED_PRECISION_ABOUT", "MIXED_PRECISION_PLANNED"]
 
 if os.environ.keys() & OF_A_RUN:
-    with suppress(ModuleNotFoundError):  # without psutil this process is none that run_all.py has started
+    # without psutil this process is none that run_all.py has started
+    with suppress(ModuleNotFoundError):
         from .runner.watch import follow_runner
 
         follow_runner()

@@ -142,8 +142,10 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     from torch import _dynamo  # noqa: F401, which the first optimizer imports, but its objects are to be frozen, too
 
     startup.lap("import")
-    if gc.get_freeze_count() < FROZEN:  # later there may be trainings among the objects, which must be freed
-        gc.freeze()  # a collection took 0.2 s to look through half a million objects of what was imported
+    # later there may be trainings among the objects, which must be freed
+    if gc.get_freeze_count() < FROZEN:
+        # a collection took 0.2 s to look through half a million objects of what was imported
+        gc.freeze()
     fields = show_preflight(device, parameters.execution, PRECISIONS, check_supported)
     limit_memory(parameters.memory_limit_gib, device)
     startup.lap("preflight")
@@ -238,7 +240,8 @@ class Experiment:
         """
         if self.evaluate is not None and (not isinstance(self.metric, Metric) or self.metric.name is None):
             raise UserError('evaluate needs a metric, such as metric=Metric("accuracy", better="higher").')
-        clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
+        # what an earlier run of this cell or execution has left would count as data
+        clear_workspaces()
         memory.release_memory(self.device)
         settings = self.parameters
         facts = self.facts()
@@ -252,7 +255,8 @@ class Experiment:
         if older := {old.package_version for old in places if old and is_of_other_version(old)}:
             kept = f"results of version {', '.join(sorted(older))} move into a folder beside the new ones"
             print(f"All trainings begin anew, because {settings.output_dir} holds an older measuring code; {kept}.")
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit="compile" in settings.execution):  # or it gives up
+        # or it gives up
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit="compile" in settings.execution):
             for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
                 given.put_back()  # a counter of the loss begins anew, as the model does
                 record = records[precision]
@@ -297,7 +301,8 @@ class Experiment:
         """Return a Trainer of a new model, which starts the same in every precision."""
         settings = self.parameters
         torch.manual_seed(settings.seed)
-        with backends_as_found():  # a switch that it sets would hold for the precisions after it, too
+        # a switch that it sets would hold for the precisions after it, too
+        with backends_as_found():
             model = self.make_model()
         if not model.training:
             model.train()  # as from_pretrained() returns none
@@ -337,7 +342,8 @@ class Experiment:
             measured = record.model_copy(deep=True)
             measured.status, measured.reason, measured.finished_at = "ok", None, utc_now()
             leave_unexplained(measured, NOT_YET_EXPLAINED)
-            write_record(measured, self.parameters.output_dir)  # a run that is killed while it is explained keeps it
+            # a run that is killed while it is explained keeps it
+            write_record(measured, self.parameters.output_dir)
             self.explain_trained(record, trainer, size)
 
     def warmed_up(self, record: RunRecord, precision: str) -> tuple[Trainer, int]:
@@ -372,7 +378,8 @@ class Experiment:
         if shapes and 2 * shapes.count(0) <= len(shapes):
             leave_unexplained(record, "the batches have several shapes, so no step stands for the others")
             return
-        given = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
+        # a profiled step runs alone
+        given = partial(self.batches, 0, trainer.precision, size, ahead=False)
 
         def batches() -> Iterator:  # those of an epoch that have the shape of its first
             return itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
@@ -386,7 +393,8 @@ class Experiment:
 
     def explain_afterwards(self, record: RunRecord) -> None:
         """Explain a run that is measured, with a new model that trains a few steps. A failure leaves its reason."""
-        other = copy.deepcopy(record)  # so the busy fraction and the like are those of its own median step
+        # so the busy fraction and the like are those of its own median step
+        other = copy.deepcopy(record)
         leave_unexplained(other, None)
         try:
             clear_workspaces()  # those of the run before would count as data
@@ -455,7 +463,8 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Calla
         leave_unexplained(record, "no GPU")
         return
     given = cycle_batches(batches)
-    stages: list[tuple[str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
+    # the profile leaves workspaces behind, so memory comes before it
+    stages: list[tuple[str, Callable]] = [
         ("inference", partial(measure_inference, infer=infer)),
         ("ledger", read_memory_breakdown),
         ("profile", profile_steps),

@@ -29,7 +29,8 @@ from .train.step import made_optimizer
 from .train.step import training_step as usual_step
 
 STEPS_WITHOUT_GPU = 2
-OPTIONAL = ("hidden", "steps_per_epoch", "metrics")  # arguments that are given though they have a default
+# arguments that are given though they have a default
+OPTIONAL = ("hidden", "steps_per_epoch", "metrics")
 RUN_ALL = Path(__file__).parents[1] / "run_all.py"  # in a clone
 
 

@@ -36,7 +36,8 @@ from .measure.packages import UserError as UserError  # which needs no package
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
-COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
+# what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
+COMPILE_MODES: dict[str, dict] = {
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
@@ -58,7 +59,8 @@ def words_in(value: Any, info: ValidationInfo) -> Any:
     return [word.strip() for word in value.split(",")] if info.context and isinstance(value, str) else value
 
 
-Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")]  # and no half of a surrogate pair
+# and no half of a surrogate pair
+Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 FromZero = Annotated[float, Field(ge=0, le=MAX_NUMBER), BeforeValidator(number_in)]
@@ -216,7 +218,8 @@ class Planned(BaseModel):
     """What run_all.py has planned for the notebook that this process runs."""
 
     parameters: dict[str, Any]  # all of them
-    given: list[str]  # names of those that the parameters cell, the study, -p or run_all.py itself sets
+    # names of those that the parameters cell, the study, -p or run_all.py itself sets
+    given: list[str]
 
 
 def planned() -> Planned | None:
@@ -280,7 +283,8 @@ def writable(settings: Any) -> Any:
 
 
 ADDED = "# Parameters\n"  # the first line of the cell that papermill adds
-NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control letters and those that turn a line round
+# escape sequences with a text, others, then control letters and those that turn a line round
+NOT_SHOWN = re.compile(
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )

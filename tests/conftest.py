@@ -17,15 +17,18 @@ from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store import commit
 
 matplotlib.use("Agg")
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background, and so in all that the tests start
+# in a shell's background, and so in all that the tests start
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
 SETTINGS = [*OF_A_RUN, "MIXED_PRECISION_COMMIT", "TQDM_DISABLE"]
-SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
+# CUDA must not see others in mid-run
+SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-if not torch.cuda.is_available():  # two processes of tests must not take turns in steps on every core
+# two processes of tests must not take turns in steps on every core
+if not torch.cuda.is_available():
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.

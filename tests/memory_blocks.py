@@ -10,7 +10,8 @@ from mixed_precision_study.explain.memory_breakdown import watched_memory
 from mixed_precision_study.measure.memory import reset_peaks
 from mixed_precision_study.measure.preflight import clear_workspaces
 
-COUNTED = ("parameters", "masters", "optimizer", "data", "gradients")  # the breakdown counts these tensor by tensor
+# the breakdown counts these tensor by tensor
+COUNTED = ("parameters", "masters", "optimizer", "data", "gradients")
 
 
 def live_at_peak(segments, events):

@@ -16,7 +16,8 @@ def run_cells(path, last, parameters, display=print):
     module = ModuleType(path.stem)
     names = vars(module)
     names |= {"display": display, "In": []}
-    sys.modules[path.stem] = module  # torch.compile looks a function's module up, as it finds a kernel's __main__
+    # torch.compile looks a function's module up, as it finds a kernel's __main__
+    sys.modules[path.stem] = module
     for cell in code_cells(path):
         names["In"].append(cell.source)
         exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), names)

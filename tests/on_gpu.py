@@ -31,7 +31,8 @@ NOTHING_CHOSEN = 5  # pytest's exit status where -k leaves no test
 def run(marks, processes, options, report):
     """Run the tests with these marks in so many processes, and return (exit status of pytest, seconds)."""
     command = [sys.executable, "-m", "pytest", *FILES, "-m", marks, "-n", str(processes), "--dist", "load"]
-    command += ["--maxschedchunk", "1"] if processes else []  # the longest come first, and each goes to who is free
+    # the longest come first, and each goes to who is free
+    command += ["--maxschedchunk", "1"] if processes else []
     command += ["-q", "--durations", "20", "--tb", "short", "--junitxml", str(report)]
     environment = dict(os.environ)
     if processes:  # else each of them starts threads and compiling processes for all cores

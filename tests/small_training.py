@@ -11,7 +11,8 @@ from mixed_precision_study.train.precision import PRECISIONS
 from mixed_precision_study.train.step import Trainer, training_step
 
 CPU = torch.device("cpu")
-MODES = tuple(name for name in PRECISIONS if name != "fp8")  # which the small networks have no layers for
+# which the small networks have no layers for
+MODES = tuple(name for name in PRECISIONS if name != "fp8")
 SCALED = ("amp_fp16", "o2_fp16", "o3_fp16")
 EXECUTIONS = ("eager", "cuda_graph")
 OF_SGD = ("lr", "momentum", "weight_decay", "nesterov")

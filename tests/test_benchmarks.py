@@ -35,7 +35,8 @@ def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
             rows += [{"round": number, "contender": contender, "speed": str(speed), "gpu": gpu}] if speed else []
     (row,) = peers.peers_of(rows)
     logs = [math.log(1.1), math.log(1.21), math.log(1.1)]
-    half = 4.303 * np.std(logs, ddof=1) / math.sqrt(3)  # Student's 97.5% quantile of two degrees of freedom
+    # Student's 97.5% quantile of two degrees of freedom
+    half = 4.303 * np.std(logs, ddof=1) / math.sqrt(3)
     assert (row["cell"], row["peer"], row["n"]) == (cell, theirs, 3)
     assert [float(row[name]) for name in ("theirs", "ours")] == [100, 110]
     expected = [math.exp(fmean(logs) + shift) for shift in (0, -half, half)]
@@ -207,7 +208,8 @@ def test_equal_runs_are_one_row_of_medians_and_others_are_not_mixed_with_them(tm
     seconds = {"one": 10.0, "two": 14.0, "three": 40.0}
     for run_id in seconds:
         write_training(tmp_path, run_id, startup_import_seconds=2.0 if run_id == "one" else None)
-    write_training(tmp_path, "old", purpose="explain")  # it only explained, as no process does today
+    # it only explained, as no process does today
+    write_training(tmp_path, "old", purpose="explain")
     for number, other in enumerate(({"scaler": "device"}, {"compile_mode": "coordinate-descent"})):
         write_training(tmp_path, f"other-{number}", "amp_fp16", other)
     rows = rows_of(tmp_path, seconds)

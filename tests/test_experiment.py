@@ -154,7 +154,8 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
     for record in make_experiment(evaluate=None, metric=None).run():
         assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0  # of the default optimizer
+    # of the default optimizer
+    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
 
 
 def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatch):
@@ -226,7 +227,8 @@ def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight(
 
     class Tested(Points):
         def test_batches(self, dtype, size):
-            return iter([(torch.full((4, 2), 9.0, dtype=dtype), torch.ones(4, dtype=torch.long))])  # far above the line
+            # far above the line
+            return iter([(torch.full((4, 2), 9.0, dtype=dtype), torch.ones(4, dtype=torch.long))])
 
     def after_training(model, precision):
         assert not model.training and not torch.is_grad_enabled()
@@ -318,7 +320,8 @@ def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatc
     changed = {name for name in after if after[name] != before[name]}
     assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= EXPLANATION
     assert (explained, asked, len(tried)) == ([("fp32", 3)], [0, 1, 2], 2)
-    assert record.gpu_busy_fraction == record.step_ms_median  # of the timed run, not of the short one
+    # of the timed run, not of the short one
+    assert record.gpu_busy_fraction == record.step_ms_median
     assert record.profile_reason is None
     written = Path("outputs") / f"{record.run_id}.json"
     assert records.read_run(written)["kernels_per_step"] == 100
@@ -347,9 +350,11 @@ def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_impo
     monkeypatch.setenv(RUNNER_ENV, run)
     monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
     asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
-    gc.unfreeze()  # until the preflight, because every collection of a later test would take half a second
+    # until the preflight, because every collection of a later test would take half a second
+    gc.unfreeze()
     with monkeypatch.context() as patch:
-        patch.setattr(gc, "get_freeze_count", lambda: 375)  # as Python 3.12 begins, before anybody freezes
+        # as Python 3.12 begins, before anybody freezes
+        patch.setattr(gc, "get_freeze_count", lambda: 375)
         experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
     assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
     frozen = gc.get_freeze_count()

@@ -45,8 +45,10 @@ def test_the_clone_is_found_from_within_and_by_the_notebooks_path_before_what_is
     (first, notebook), (second, _) = clones
     record = str(first / NAME / "parameters.py")
     assert find(first) == find(notebook.parent) == (0, record, "")
-    assert find(tmp_path, JPY_SESSION_NAME=str(notebook)) == (0, record, "")  # as a Jupyter server tells its kernel
-    assert find(second, JPY_SESSION_NAME=str(notebook)) == (0, record, "")  # the notebook's clone, not the folder's
+    # as a Jupyter server tells its kernel
+    assert find(tmp_path, JPY_SESSION_NAME=str(notebook)) == (0, record, "")
+    # the notebook's clone, not the folder's
+    assert find(second, JPY_SESSION_NAME=str(notebook)) == (0, record, "")
     assert find(first, PYTHONPATH=str(second)) == (0, record, "")
     assert find(tmp_path, PYTHONPATH=str(second)) == (0, str(second / NAME / "parameters.py"), "")
 

@@ -16,8 +16,10 @@ FOLDER = ROOT / "tests" / "golden"
 GOLDEN, ON_GPU = (json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu"))
 HERE = {"torch": torch.__version__, "cpu": platform.machine(), "capability": torch.backends.cpu.get_cpu_capability()}
 NEAR_STEPS, NEAR = 5, 0.02  # elsewhere sums have another order, and a training soon magnifies that
-NEAR_IN_16_BITS = 0.25  # from the second step on: two CPUs with bf16 instructions were 9% apart in the third
-SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")  # of a ResNet, whose convolutions a CPU hardly knows
+# from the second step on: two CPUs with bf16 instructions were 9% apart in the third
+NEAR_IN_16_BITS = 0.25
+# of a ResNet, whose convolutions a CPU hardly knows
+SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 
 
 def recorded_anew(folder, name, *options, hidden=""):

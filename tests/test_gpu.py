@@ -87,7 +87,8 @@ def test_events_add_up_to_the_wall_time_and_the_ledger_to_the_device():
     assert record.card_samples >= 5 * record.epoch_seconds[0]
     used = torch.cuda.is_initialized()  # by this process, where an earlier test has used the GPU
     assert record.gpu_shared is used
-    assert (record.limit_reason is None) is not used  # because ceilings are not measured beside another process
+    # because ceilings are not measured beside another process
+    assert (record.limit_reason is None) is not used
     assert used or 0.05 < record.compute_limit_fraction < 1.1
 
 
@@ -163,7 +164,8 @@ def test_what_the_meter_does_in_a_step_is_little_beside_a_step():
 
     trainer.step = step
     pairs = [(metered(1000), without_meter(1000)) for _ in range(7)]
-    work = min(one for one, _ in pairs) - min(other for _, other in pairs)  # a busy host slows some of them
+    # a busy host slows some of them
+    work = min(one for one, _ in pairs) - min(other for _, other in pairs)
     print(f"the meter's own work is {work * 1e6:.1f} microseconds a step, {work / real:.2%} of {real * 1000:.1f} ms")
     assert 0 < work < 0.01 * real
 
@@ -206,14 +208,16 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)
-    assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.2 * 1024  # MiB, of two GiB
+    # MiB, of two GiB
+    assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.2 * 1024
 
 
 def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_bounded():
     def batches(count=40, size=2**22):
         generator = torch.Generator(GPU).manual_seed(0)
         for _ in range(count):
-            yield (torch.rand(size, generator=generator, device=GPU).mul(2).sub(1),)  # with intermediates
+            # with intermediates
+            yield (torch.rand(size, generator=generator, device=GPU).mul(2).sub(1),)
 
     def trained(given, steps):
         totals = []
@@ -236,7 +240,8 @@ def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(plain, other)
-    assert torch.cuda.max_memory_allocated() - before <= 7 * 4 * 2**22  # of 40: three batches and what makes one
+    # of 40: three batches and what makes one
+    assert torch.cuda.max_memory_allocated() - before <= 7 * 4 * 2**22
 
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph", "compile_cuda_graph"])
@@ -388,7 +393,8 @@ def test_a_replayed_epoch_never_waits_and_gives_the_record_of_an_eager_one(preci
         quiet = [on_gpu(*flagged(0, overflow=False))] * 5
         warm_up(record, trainer, lambda quiet=quiet: iter(quiet))
         assert trainer.skipped_steps == 0
-        assert record.warmup_steps >= 13  # ten or more until stable, three after the memory was handed back
+        # ten or more until stable, three after the memory was handed back
+        assert record.warmup_steps >= 13
         assert record.peak_allocated_with_warmup_mib > 0
         for _ in range(2):
             overflows = [precision in SCALED and number in (0, 4) for number in range(8)]
@@ -458,7 +464,8 @@ SMALL_RUNS = {
     "efficientnet_regression": {"batch_size": 8, "image_height": 64, "image_width": 64},
     "lstm_language_model": {"generate_words": 5},
 }
-COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}  # timm's own for tests, with few layers
+# timm's own for tests, with few layers
+COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}
 
 
 @pytest.mark.slow
@@ -470,15 +477,18 @@ COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}  # t
 def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
     given = {"dataset": "synthetic", "epochs": 2, "max_steps": 20, "precisions": [precision], "seed": 1}
     given |= SMALL_RUNS[name] | (COMPILED_RUNS.get(name, {}) if "compile" in execution else {})
-    known = nvml.GPUS_BEFORE_USE or not torch.cuda.is_initialized()  # noted by the first notebook that chose its device
+    # noted by the first notebook that chose its device
+    known = nvml.GPUS_BEFORE_USE or not torch.cuda.is_initialized()
     others = None if known else "what others used before the run is not known"
     (record,) = run_cells(name, "run", execution=execution, **given)["records"]
     assert record.fp16_check == "passed"
     assert record.status == "ok" or (precision, record.status) == ("o3_fp16", "diverged"), record.reason
     if record.status == "ok":
         assert (record.profile_reason, record.ledger_reason) == (None, others)
-        assert (record.bytes_per_step is not None) is (execution == "cuda_graph")  # else fused, and not counted
-        assert (record.ceiling_copy_gb_per_second is None) is bool(record.gpu_shared)  # not measured beside others
+        # else fused, and not counted
+        assert (record.bytes_per_step is not None) is (execution == "cuda_graph")
+        # not measured beside others
+        assert (record.ceiling_copy_gb_per_second is None) is bool(record.gpu_shared)
         assert (record.host_syncs_per_step, record.inference_reason) == (0, NOT_ABOUT_INFERENCE)
         assert record.peak_allocated_mib > 0
     if precision == "bf16_true":
@@ -538,7 +548,8 @@ def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monke
 
 
 @pytest.mark.slow
-@pytest.mark.alone  # because ceilings are part of the explanation, and beside others they are not measured
+# because ceilings are part of the explanation, and beside others they are not measured
+@pytest.mark.alone
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
     quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
     peaks = []
@@ -550,7 +561,8 @@ def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_expla
         del record
         release_memory(GPU)
     print(f"peak above the data, MiB: {', '.join(f'{peak:.1f}' for peak in peaks)}")
-    assert max(peaks[1:]) - min(peaks[1:]) < 2 and max(peaks) == peaks[0]  # the first may make a library's workspace
+    # the first may make a library's workspace
+    assert max(peaks[1:]) - min(peaks[1:]) < 2 and max(peaks) == peaks[0]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o2_fp16"])
@@ -563,7 +575,8 @@ def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_expla
     ],
 )
 def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options, precision):
-    for other in (*EXPERIMENTS, "your_model"):  # or its data would count as this one's, and so would workspaces
+    # or its data would count as this one's, and so would workspaces
+    for other in (*EXPERIMENTS, "your_model"):
         sys.modules.pop(other, None)
     clear_workspaces()
     release_memory(GPU)
@@ -616,7 +629,8 @@ def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype):
 def test_a_transformer_trains_in_fp8_as_in_bf16_and_alone_names_its_kernels_and_knows_its_ceiling(execution):
     supported("fp8")
     eager = execution == "eager"  # and explained, because repeat is 0
-    bf16 = record_of("lstm_language_model", **WORDS, precisions=["amp_bf16"], repeat=1)  # eager, never compiled
+    # eager, never compiled
+    bf16 = record_of("lstm_language_model", **WORDS, precisions=["amp_bf16"], repeat=1)
     given = WORDS | {"precisions": ["fp8"], "execution": execution, "repeat": int(not eager)}
     fp8 = record_of("lstm_language_model", **given)
     assert fp8.train_loss[-1] == pytest.approx(bf16.train_loss[-1], abs=0.05)
@@ -635,7 +649,8 @@ def test_adamw_as_a_graph_trains_as_in_eager_mode(precision):
     losses = []
     for execution in ("eager", "cuda_graph"):
         given = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "optimizer": "adamw"}
-        given |= {"lr": 0.0005, "execution": execution, "repeat": int(precision != "bf16_true")}  # 0: it is explained
+        # 0: it is explained
+        given |= {"lr": 0.0005, "execution": execution, "repeat": int(precision != "bf16_true")}
         record = record_of("cifar_resnet", **given, precisions=[precision])
         losses.append(record.train_loss)
         assert record.host_syncs_per_step == (1 if (execution, precision[-4:]) == ("eager", "fp16") else 0)

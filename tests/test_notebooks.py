@@ -114,7 +114,8 @@ def test_accuracy_is_the_share_of_right_answers_in_the_evaluation_and_the_traini
     assert notebook(CIFAR)["evaluate"](lambda images: images, batches) == 0.75
     (record,) = cells_of(CIFAR, "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])["records"]
     assert [entry[:2] for entry in record.training_log] == [[1, 2], [2, 2]]
-    assert all(loss > 0 and accuracy * 8 in range(9) for _, _, loss, accuracy in record.training_log)  # of 2 * 4 images
+    # of 2 * 4 images
+    assert all(loss > 0 and accuracy * 8 in range(9) for _, _, loss, accuracy in record.training_log)
 
 
 def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
@@ -124,7 +125,8 @@ def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
         return torch.zeros(len(images), 1)
 
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(math.log(2))
-    assert regression["evaluate"](network, [batch]) == pytest.approx(0.5)  # the sigmoid of 0 lies between the labels
+    # the sigmoid of 0 lies between the labels
+    assert regression["evaluate"](network, [batch]) == pytest.approx(0.5)
     monkeypatch.setattr(regression["settings"], "loss_function", "mse")
     monkeypatch.setitem(regression, "loss_of", regression["LOSSES"]["mse"])
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(0.5)
@@ -161,7 +163,8 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
         written = names["written"][record.precision]
         assert record.status == "ok" and record.metric[-1] < 20  # of 15 words
         assert f"{record.metric[-1]:.5g}" in head and (", test " in head.splitlines()[-1]) == tested
-        assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)  # of the same text
+        # of the same text
+        assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)
         assert (record.data_fingerprint, len(record.data_files_hash)) == (data.fingerprint, 12)
         assert len(written) == 60 and text.split()[:60] == written and set(written) <= set(data.vocabulary)
 
@@ -187,7 +190,8 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
     assert {one["settings"]["batch_size"] for one in found} == {4}
     for record in (records[name] for name in trained):
         assert len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 1
-        assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2  # a block for each step
+        # a block for each step
+        assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2
         assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
         for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
             assert record[f"{what}_reason"] == "no GPU"

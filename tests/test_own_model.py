@@ -246,7 +246,8 @@ def switches_found(request):
             set_fp32_switches("high", True, dict.fromkeys(fp32_switches(), "tf32"))
             torch.backends.cudnn.benchmark = True
         elif request.param == "contradicting":
-            torch.backends.cudnn.conv.fp32_precision = "ieee"  # PyTorch refuses to read the older flag from now on
+            # PyTorch refuses to read the older flag from now on
+            torch.backends.cudnn.conv.fp32_precision = "ieee"
         elif request.param == "only the new switches":
             torch.backends.cuda.matmul.fp32_precision = "tf32"  # here too
         gc.unfreeze()
@@ -275,7 +276,8 @@ def test_the_process_is_left_as_it_was_found(failing, switches_found):
     assert process_state() == before
     assert readable == {(False, False)}
     if switches_found != "contradicting":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # the usual two lines
+        # the usual two lines
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
 
 
@@ -324,7 +326,8 @@ class Stream(torch.utils.data.IterableDataset):
 
 
 ONE = torch.nn.Linear(16, 1)
-OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])  # which has nothing to do with torch's
+# which has nothing to do with torch's
+OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 
 
 @pytest.mark.parametrize(

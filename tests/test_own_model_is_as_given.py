@@ -57,7 +57,8 @@ COMPILED = pytest.param("compile", marks=pytest.mark.slow)
 @pytest.mark.parametrize("kind", MODES)
 def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     make, norm_trains = MODES[kind]
-    make = functools.partial(make, dropout=0.5 if execution == "eager" else 0.0)  # compiled code draws others
+    # compiled code draws others
+    make = functools.partial(make, dropout=0.5 if execution == "eager" else 0.0)
     seen = []
 
     def noted(model, batch):
@@ -464,7 +465,8 @@ def test_batches_are_read_once_before_the_trainings():
             return iter(BATCHES)
 
     batches = Read()
-    compare("read", make_model, batches, loss, **{**QUICK, "precisions": ["tf32"]})  # which no CPU can run
+    # which no CPU can run
+    compare("read", make_model, batches, loss, **{**QUICK, "precisions": ["tf32"]})
     assert batches.times == 1
 
 

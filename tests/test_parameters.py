@@ -50,7 +50,8 @@ def test_common_parameters_are_shown_as_a_cell():
         ({"loss_scale": "128"}, 128.0),
         ({"batch_size": "max"}, "max"),
         ({"precisions": "tf32, fp32,tf32"}, ["tf32", "fp32"]),
-        ({"model": "wide_resnet28_10"}, "wide_resnet28_10"),  # the suite's own, which timm does not have
+        # the suite's own, which timm does not have
+        ({"model": "wide_resnet28_10"}, "wide_resnet28_10"),
         ({"model": "mobilenetv3_small_050"}, "mobilenetv3_small_050"),
     ],
     ids=str,
@@ -128,8 +129,10 @@ def namespace(*cells):
     [
         ([CIFAR], {}),
         ([CIFAR, f"{ADDED}batch_size = 4\nrepeat = 1\n"], {"batch_size": 4, "repeat": 1}),
-        ([f"{CIFAR}\nclip: float = 2\nepochs = 2 + 3 * 1"], {"clip": 2.0, "epochs": 5}),  # hidden ones in the same cell
-        ([CIFAR.replace("epochs: int = 5", "")], {"epochs": 3}),  # a line that is gone has the common default
+        # hidden ones in the same cell
+        ([f"{CIFAR}\nclip: float = 2\nepochs = 2 + 3 * 1"], {"clip": 2.0, "epochs": 5}),
+        # a line that is gone has the common default
+        ([CIFAR.replace("epochs: int = 5", "")], {"epochs": 3}),
         ([CIFAR, "repeat = 9\nlog = 1", "%matplotlib inline"], {}),  # other cells set other names
         ([f"{CIFAR}\nclip = 2", CIFAR], {}),  # mended and run once more
         ([CIFAR, f"{ADDED}clip = 3"] * 2, {"clip": 3.0}),  # Run All, twice

@@ -51,7 +51,8 @@ def test_a_record_is_nested_and_reads_back_without_what_is_too_long(tmp_path):
     assert written["settings"] == PARAMETERS
     assert not {"step_ms_all", "data_wait_seconds_all"} & set(written["measured"]["time"])
     times, quality = written["measured"]["time"], written["quality"]
-    assert (times["epoch_seconds"], quality["chance_metric"]) == ([1.5, None], None)  # JSON has no NaN
+    # JSON has no NaN
+    assert (times["epoch_seconds"], quality["chance_metric"]) == ([1.5, None], None)
     found, left_out = reading.read_records(tmp_path)
     assert [item["run_id"] for item in found] == [record.run_id]
     assert found[0]["overflow_steps"] == [3] and found[0]["settings"] == PARAMETERS
@@ -67,7 +68,8 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         records.write_record(record, tmp_path)
     assert path.read_text() == before
-    assert [item.name for item in tmp_path.iterdir()] == [path.name]  # and no temporary file is left
+    # and no temporary file is left
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
 def test_reading_says_what_it_left_out(tmp_path):
@@ -140,7 +142,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
 ODD_FILES = {
     "deep": lambda path: path.write_text(DEEP),
     "deep in a record": lambda path: path.write_text(f'{json.dumps(sound())[:-1]}, "own": {DEEP}}}'),
-    "large": lambda path: path.touch() or os.truncate(path, files.MAX_FILE_BYTES + 1),  # takes no room on the disk
+    # takes no room on the disk
+    "large": lambda path: path.touch() or os.truncate(path, files.MAX_FILE_BYTES + 1),
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
     "list": lambda path: path.write_text("[]"),
@@ -201,7 +204,8 @@ def test_only_equal_conditions_are_compared_and_of_the_data_those_that_were_used
     assert key("tf32", seed=3, output_dir="z") == key() == key(dataset="cifar10")
     for other in ({"gpu": "T4"}, {"batch_size": 64}, {"lr": 0.2}, {"model": "resnet34"}, {"used": "synthetic"}):
         assert key(**other) != key()
-    assert key(used=None, dataset="cifar10") == key() != key(used=None)  # a run that ended before it had its data
+    # a run that ended before it had its data
+    assert key(used=None, dataset="cifar10") == key() != key(used=None)
     known, unknown = (records.flat_record(make(data_fingerprint=one)) for one in ("a", None))
     assert records.comparison_key(unknown) != records.comparison_key(known)
 
@@ -271,7 +275,8 @@ def test_records_of_0_3_are_lifted_and_older_ones_get_a_sentence(tmp_path):
     with zipfile.ZipFile(ROOT / "tests" / "records-0.3.zip") as archive:
         flat = [json.loads(archive.read(name)) for name in archive.namelist()]
     now = {one["run_id"]: one for one in reading.read_records(results("hosts-h200"))[0]}
-    names = {"path", "model_title", "data_title", "metric_target"}  # which a record of 0.3 does not tell
+    # which a record of 0.3 does not tell
+    names = {"path", "model_title", "data_title", "metric_target"}
     for value in flat:
         record, other = records.flat_record(records.record_of(value)), now[value["run_id"]]
         assert {name: one for name, one in record.items() if name not in names} == {

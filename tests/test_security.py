@@ -100,7 +100,8 @@ def spoil(folder, kept):
 
 def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
     """Half of the records have markup in every text, and the others keep what decides how they are compared."""
-    names, scale = ("fp32", "tf32", "amp_fp16", "amp_bf16"), {"loss_scale": 128.0}  # "dynamic" with markup is refused
+    # "dynamic" with markup is refused
+    names, scale = ("fp32", "tf32", "amp_fp16", "amp_bf16"), {"loss_scale": 128.0}
     runs = [
         made_up.make("cifar_resnet", precision, parameters={"model": model, "seed": seed, **scale})
         for model, precision, seed in itertools.product(("resnet18", "wide_resnet28_10"), names, range(3))

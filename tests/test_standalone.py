@@ -26,8 +26,10 @@ def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatc
     packed = packed_package()
     with zipfile.ZipFile(io.BytesIO(packed)) as opened:
         assert (opened.testzip(), sorted(opened.namelist())) == (None, sorted(FILES))
-        assert {info.date_time for info in opened.infolist()} == {(1980, 1, 1, 0, 0, 0)}  # not when it was packed
-    copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)  # with other times
+        # not when it was packed
+        assert {info.date_time for info in opened.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    # with other times
+    copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)
     (copy / "__pycache__").mkdir(exist_ok=True)
     (copy / "__pycache__" / "left.py").write_text("")
     monkeypatch.setattr("mixed_precision_study.store.commit.PACKAGE", copy)
@@ -79,7 +81,8 @@ def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
     name, parameters = "cifar_resnet", {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4}
     parameters |= {"precisions": ["fp32"], "model": "resnet10t", "loader": "workers"}
     (tmp_path / f"{name}.ipynb").write_text(standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package()))
-    with tempfile.TemporaryDirectory() as short:  # a worker's socket stands there, whose path has 107 bytes at most
+    # a worker's socket stands there, whose path has 107 bytes at most
+    with tempfile.TemporaryDirectory() as short:
         done = papermill(f"{name}.ipynb", tmp_path, {"PYTHONPATH": "", "TMPDIR": short}, **parameters)
         left = list(Path(short).glob(f"{NAME}-*"))  # of what the first cell unpacked
     assert done.returncode == 0, done.stderr[-3000:]

@@ -71,7 +71,8 @@ CELLS = "finder imports parameters check training-step data model evaluate run r
 def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
     (cell,) = [cell for cell in read_notebook(name)["cells"] if "parameters" in cell["metadata"].get("tags", [])]
     named = assignments("".join(cell["source"]))
-    values = {name: ast.literal_eval(value) for name, (value, _) in named.items()}  # flat literals only
+    # flat literals only
+    values = {name: ast.literal_eval(value) for name, (value, _) in named.items()}
     assert all("  # " in line or line.startswith("#") for line in cell["source"])
     seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
     assert {key: ast.literal_eval(item["default"]) for key, item in seen.items()} == values

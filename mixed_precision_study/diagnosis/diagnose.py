@@ -28,8 +28,10 @@ from .mistakes import Diagnosis, name_of
 from .probe import Probe
 from .profile import END_OF_STEP, profiled, read_times
 
-LOOKED = 4  # the last steps that warm up, and as many after the timed ones: only these eight may be slowed
-WARM_UP = {"cpu": 3, "cuda": 8}  # steps before the first that is timed; a GPU's libraries search and compile in them
+# the last steps that warm up, and as many after the timed ones: only these eight may be slowed
+LOOKED = 4
+# steps before the first that is timed; a GPU's libraries search and compile in them
+WARM_UP = {"cpu": 3, "cuda": 8}
 LISTENERS: list[Callable] = []  # each takes (event, ends, *args, **kwargs) and raises nothing
 INSTALLED: list[tuple[Any, str, Any, Any]] = []  # (owner, name, the function before, ours)
 OF_SCALER = {"scale": "scale", "unscale_": "unscale", "step": "scaler.step", "update": "update", "get_scale": "read"}
@@ -41,14 +43,17 @@ def doors() -> list[tuple[Any, str, str]]:
     for scaler in scalers:
         scalers += scaler.__subclasses__()  # FSDP's overrides most of its methods
     places = [
-        (torch.autograd, "_engine_run_backward", "backward"),  # of backward() and grad(), however they were imported
+        # of backward() and grad(), however they were imported
+        (torch.autograd, "_engine_run_backward", "backward"),
         (torch.amp.autocast_mode.autocast, "__enter__", "autocast"),
-        (clip_grad, "_clip_grads_with_norm_", "clip"),  # clip_grad_norm_ calls it, by whatever name it was imported
+        # clip_grad_norm_ calls it, by whatever name it was imported
+        (clip_grad, "_clip_grads_with_norm_", "clip"),
         (torch.nn.utils, "clip_grads_with_norm_", "clip"),
         (torch.nn.utils, "clip_grad_value_", "clip"),
         (dataloader._BaseDataLoaderIter, "__next__", "next"),
         (torch.autograd.profiler.profile, "_prepare_trace", "profiler"),
-        (getattr(lr_scheduler, "_enable_get_lr_call", torch), "__enter__", "schedule"),  # step() enters it
+        # step() enters it
+        (getattr(lr_scheduler, "_enable_get_lr_call", torch), "__enter__", "schedule"),
         *((kind, name, event) for kind in scalers for name, event in OF_SCALER.items()),
     ]
     return [place for place in places if place[1] in vars(place[0])]
@@ -106,19 +111,26 @@ class Watch:
         self.evaluate, self.on_report, self.by_hand = evaluate, on_report, by_hand
         self.warm_up = WARM_UP[self.seen.device]
         self.to_profile, self.last = self.warm_up + steps, self.warm_up + steps + LOOKED
-        self.is_looked_at = self.warm_up <= LOOKED  # whether the step that is under way may be slowed
+        # whether the step that is under way may be slowed
+        self.is_looked_at = self.warm_up <= LOOKED
         self.hook: Any = None  # of all optimizers, while it is watched
-        self.home, self.thread = threading.get_ident(), 0  # the thread that watches, and the one that trains
-        self.depth: Counter = Counter()  # of the calls that are under way, because a method may call its parent's
+        # the thread that watches, and the one that trains
+        self.home, self.thread = threading.get_ident(), 0
+        # of the calls that are under way, because a method may call its parent's
+        self.depth: Counter = Counter()
         self.events: list[list[str]] = [[]]  # the calls of each step
         self.backwards = 0  # calls of backward()
-        self.since: dict[bool, list[int]] = {False: [], True: []}  # optimizers and scalers, see ends_a_step()
+        # optimizers and scalers, see ends_a_step()
+        self.since: dict[bool, list[int]] = {False: [], True: []}
         self.probes: dict[torch.optim.Optimizer, Probe] = {}
         self.scales: dict[Any, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.scaled = self.pending = self.over = False  # update() ends steps; a step ended in backward(); all is seen
+        # update() ends steps; a step ended in backward(); all is seen
+        self.scaled = self.pending = self.over = False
         self.unstepped = False  # scaler.step() did not come before the last update()
-        self.mixed: list[Any] = []  # whether gradients were cleared after an update() without a step
-        self.anomaly: list[bool] = []  # whether its detection was on, at each backward() that was looked at
+        # whether gradients were cleared after an update() without a step
+        self.mixed: list[Any] = []
+        # whether its detection was on, at each backward() that was looked at
+        self.anomaly: list[bool] = []
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
         self.clock = StepClock(torch.device(self.seen.device))
         self.waits: list[float] = []  # the seconds in which each timed step waited for a DataLoader
@@ -136,7 +148,8 @@ class Watch:
         """End to watch and return the report. error: what ended the loop, which gets a note with its remedy."""
         atexit.unregister(self.stop)
         if self.hook is not None:
-            self.hook.remove()  # not earlier, because a hook that leaves itself breaks PyTorch's loop over all hooks
+            # not earlier, because a hook that leaves itself breaks PyTorch's loop over all hooks
+            self.hook.remove()
             self.hook = None
             self.hear("finish", True)
             if self.evaluate and error is None:
@@ -238,10 +251,12 @@ class Watch:
             scales = {scaler._scale.data_ptr() for scaler in self.scales if scaler._scale is not None}
             factors = [getattr(output.grad_fn, "_saved_other", None) for output in tensors_in(args[:1])]
             if args[3] and any(factor.data_ptr() in scales for factor in tensors_in(factors)):
-                self.events[-1].append("scaled gradients")  # of grad(), with a graph, as for a penalty
+                # of grad(), with a graph, as for a penalty
+                self.events[-1].append("scaled gradients")
         elif event == "clip":
             limit = args[1] if len(args) > 1 else kwargs.get("clip_value", kwargs.get("max_norm"))
-            if isinstance(limit, int | float) and limit < 100:  # else it takes the norm alone, or has the scale in it
+            # else it takes the norm alone, or has the scale in it
+            if isinstance(limit, int | float) and limit < 100:
                 self.events[-1].append(event)
         elif event in OF_SCALER.values():
             self.scales.setdefault(args[0], [])
@@ -356,7 +371,8 @@ def diagnose(
     watch = Watch(steps, evaluate, on_report, by_hand=step is not None)
     if step is None:
         return watch
-    with watch as report, contextlib.suppress(StopIteration):  # batches that run out end it, and the report says so
+    # batches that run out end it, and the report says so
+    with watch as report, contextlib.suppress(StopIteration):
         while not watch.over:
             step()
             watch.hear("advance", True)

@@ -56,7 +56,8 @@ SENTENCES = {
 }
 
 
-Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what the sentence names: its value}
+# figures: {what the sentence names: its value}
+Mistake = namedtuple("Mistake", "rule figures sentence")
 
 
 @dataclass
@@ -67,23 +68,31 @@ class Diagnosis:
     device: str = "cpu"  # "cuda" or "cpu"
     matmul_switch: str = ""  # PyTorch's switch for fp32 products, where the GPU has TF32
     compiled: bool = False  # torch.compile was used in the profiled steps
-    unseen: list[str] = field(default_factory=list)  # a sentence for each thing that could not be looked at
+    # a sentence for each thing that could not be looked at
+    unseen: list[str] = field(default_factory=list)
     steps: int = 0  # all that were taken
     events: list[list[str]] = field(default_factory=list)  # the calls of each step
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)  # {mistake that needs no judging: what it names}
-    autocasts: set[str] = field(default_factory=set)  # types of the autocasts that were entered with gradients on
-    scales: list[list[float]] = field(default_factory=list)  # of each GradScaler, after each profiled step
+    # {mistake that needs no judging: what it names}
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # types of the autocasts that were entered with gradients on
+    autocasts: set[str] = field(default_factory=set)
+    # of each GradScaler, after each profiled step
+    scales: list[list[float]] = field(default_factory=list)
     loss_multiplied: bool = False  # by the loop itself, which may be a loss scale
-    losses: list[float] = field(default_factory=list)  # what backward() was called on, without the loss scale
+    # what backward() was called on, without the loss scale
+    losses: list[float] = field(default_factory=list)
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
     evaluation_in: str = ""  # the type of what it returned
     watched: int = 0  # steps that were profiled
-    reads: list[str] = field(default_factory=list)  # where the CPU waits for the GPU in every step, see place_of()
+    # where the CPU waits for the GPU in every step, see place_of()
+    reads: list[str] = field(default_factory=list)
     pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
-    flops: dict[tuple[str, str], float] = field(default_factory=dict)  # {(kind, type): FLOPs of the profiled steps}
+    # {(kind, type): FLOPs of the profiled steps}
+    flops: dict[tuple[str, str], float] = field(default_factory=dict)
     backward_types: set[str] = field(default_factory=set)  # of products in the backward pass
     kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
-    in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each profiled step
+    # bytes of live tensors after each profiled step
+    in_use: list[int] = field(default_factory=list)
     timed: int = 0  # steps
     step_ms: float | None = None  # the median of the timed steps
     slowest_ms: float = 0.0  # of the timed steps
@@ -123,7 +132,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     yield from seen.found.items()
     calls = set(itertools.chain(*seen.events))
     types = {dtype for _, dtype in seen.flops}
-    only_fp32 = bool(types) and types <= {"float32", "float64"} and not seen.compiled  # which may hide products
+    # which may hide products
+    only_fp32 = bool(types) and types <= {"float32", "float64"} and not seen.compiled
     if not all(map(math.isfinite, seen.losses)):
         yield "loss not finite", {}
     if seen.evaluation_finite is False:
@@ -133,7 +143,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
         falls = len(scales) > 1 and all(after < before for before, after in itertools.pairwise(scales))
         if scales[-1] == 0:
             yield "scale is 0", {"which": which}
-        elif falls and scales[-1] < 1 and "gradients not cleared" not in seen.found:  # a search ends above 1
+        elif falls and scales[-1] < 1 and "gradients not cleared" not in seen.found:
+            # a search ends above 1
             yield "scale falls", {"which": which, "scale": scales[-1]}
     for step in seen.events:
         scaled = step[step.index("scale") :] if "scale" in step and "step" not in step else []
@@ -161,7 +172,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "memory not pinned", {"milliseconds": seen.pageable_ms}
     growth = [(after - before) / 2**20 for before, after in itertools.pairwise(seen.in_use)]
     if len(growth) > 1 and min(growth) > 0 and sum(growth) >= len(growth):
-        yield "memory grows", {"mib": sum(growth) / len(growth)}  # batches of different sizes go up and down
+        # batches of different sizes go up and down
+        yield "memory grows", {"mib": sum(growth) / len(growth)}
 
 
 def facts(seen: Diagnosis) -> Iterator[str]:

@@ -9,7 +9,8 @@ import torch
 
 from .mistakes import name_of
 
-HELD = r"kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"  # ways to keep small updates
+# ways to keep small updates
+HELD = r"kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -24,14 +25,21 @@ class Probe:
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = optimizer
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
-        self.cleared: list[Any] = []  # at each backward() that was looked at: whether the gradient was cleared
-        self.rounds = self.rounded = 0  # steps that were due after these; how many of these there were before
-        self.used: tuple[Any, int] = (None, 0)  # the last step's gradient, and how often backward() was called before
-        self.steps = self.doubled = self.kept_at = 0  # doubled: with a gradient that the step before had used
-        self.scaled: torch.Tensor | None = None  # the gradient as backward() left it, while the loss is scaled
-        self.changes: list[torch.Tensor] = []  # before the scaler's step: least factor, largest, one bound?, norm
+        # at each backward() that was looked at: whether the gradient was cleared
+        self.cleared: list[Any] = []
+        # steps that were due after these; how many of these there were before
+        self.rounds = self.rounded = 0
+        # the last step's gradient, and how often backward() was called before
+        self.used: tuple[Any, int] = (None, 0)
+        # doubled: with a gradient that the step before had used
+        self.steps = self.doubled = self.kept_at = 0
+        # the gradient as backward() left it, while the loss is scaled
+        self.scaled: torch.Tensor | None = None
+        # before the scaler's step: least factor, largest, one bound?, norm
+        self.changes: list[torch.Tensor] = []
         self.past_scaler: list[torch.Tensor] = []  # the same before a step without the scaler
-        self.kept: list[tuple[torch.Tensor, ...]] = []  # (16-bit weight, its numbers, where it has a gradient)
+        # (16-bit weight, its numbers, where it has a gradient)
+        self.kept: list[tuple[torch.Tensor, ...]] = []
 
     def plain_weights(self) -> list[torch.Tensor]:
         """Return the weights whose gradient is neither sparse nor spread over processes."""
@@ -51,7 +59,8 @@ class Probe:
         if before is not None and self.weight.grad is not None:
             after = sample(self.weight.grad)
             factors = (after / before).nan_to_num(1.0, 1.0, 1.0)
-            factors = torch.where(factors == 0, 1.0, factors)  # a number that is masked counts as unchanged
+            # a number that is masked counts as unchanged
+            factors = torch.where(factors == 0, 1.0, factors)
             at_bound = (after.abs() == after.abs().max()) & (before.abs() > 1.001 * after.abs())
             norm = torch.nn.utils.get_total_norm([weight.grad for weight in self.plain_weights()]).float()
             changes.append(torch.stack((factors.min(), factors.max(), (at_bound.sum() > 1).float(), norm)))
@@ -85,7 +94,8 @@ class Probe:
         moved = [(before != sample(weight))[has_gradient] for weight, before, has_gradient in self.kept]
         numbers = sum(len(one) for one in moved)
         lost = 1 - sum(int(one.sum()) for one in moved) / numbers if numbers and self.steps > self.kept_at + 2 else 0.0
-        if lost >= (0.1 if own else 0.5) and not self.holds_what_is_rounded():  # 0.5: rounding by chance moves some
+        # 0.5: rounding by chance moves some
+        if lost >= (0.1 if own else 0.5) and not self.holds_what_is_rounded():
             dtype, name = name_of(self.kept[0][0].dtype), type(self.optimizer).__name__
             yield "lost updates", {"optimizer": name, "dtype": dtype, "share": lost}
 
@@ -95,7 +105,8 @@ class Probe:
         if len(changes) < 3:
             return False
         least, most, bound, norms = torch.stack(changes).double().cpu().unbind(1)
-        norm = float(f"{norms[0]:.0e}")  # to one digit; other factors may average, or divide by a count of words
+        # to one digit; other factors may average, or divide by a count of words
+        norm = float(f"{norms[0]:.0e}")
         to_norm = bool((most < 0.999).all()) and bool(((norms - norm).abs() < 1e-4 * norm).all())
         return bool(least.min() >= 0) and bool(most.max() <= 1.001) and (bool(bound.all()) or to_norm)
 

@@ -20,9 +20,11 @@ from .mistakes import PACKAGE, SCALER, Diagnosis, name_of
 END_OF_STEP = "## end of a step ##"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 TORCH, OWN, STANDARD = (str(Path(module).parent) for module in (torch.__file__, __file__, os.__file__))
-PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")  # they wait on their own
+# they wait on their own
+PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
-PRODUCTS = r"aten::(mm|addmm|bmm|baddbmm|_scaled_|conv|_cudnn_rnn|mkldnn_rnn|_thnn_fused_lstm)"  # names begin so
+# names begin so
+PRODUCTS = r"aten::(mm|addmm|bmm|baddbmm|_scaled_|conv|_cudnn_rnn|mkldnn_rnn|_thnn_fused_lstm)"
 
 
 def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
@@ -40,9 +42,11 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
 def profiled(seen: Diagnosis) -> Iterator[None]:
     """Profile the steps in the block, and fill in what they showed."""
     gpu = seen.device == "cuda"
-    stacks = gpu and sys.getprofile() is None  # PyTorch would take the place of the user's own profile function
+    # PyTorch would take the place of the user's own profile function
+    stacks = gpu and sys.getprofile() is None
     users = os.environ.get("TEARDOWN_CUPTI")
-    os.environ["TEARDOWN_CUPTI"] = users or "1"  # or CUPTI slows all later launches (pytorch issue 144455)
+    # or CUPTI slows all later launches (pytorch issue 144455)
+    os.environ["TEARDOWN_CUPTI"] = users or "1"
     with profile(record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True) as profiler:
         yield
         if gpu:
@@ -52,7 +56,8 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     results = profiler.profiler.kineto_results
     events = sorted(results.events(), key=lambda event: event.start_ns())
     on_host = [event for event in events if "CUDA" not in str(event.device_type())]
-    names = {event.name() for event in on_host}  # a range that the host names is drawn on the GPU, too
+    # a range that the host names is drawn on the GPU, too
+    names = {event.name() for event in on_host}
     on_gpu = [event for event in events if "CUDA" in str(event.device_type()) and event.name() not in names]
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     ends = [event for event in on_host if event.name() == END_OF_STEP]
@@ -119,7 +124,8 @@ def read_operations(seen: Diagnosis, events: list) -> None:
 
     Autocast calls an operation again, with other types. Only the inner call computes, so it replaces the outer one.
     """
-    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float]] = {}  # by thread, name, and the outer's end
+    # by thread, name, and the outer's end
+    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float]] = {}
     outer_until: dict[tuple[int, str], int] = {}
     backward_until: dict[int, int] = {}  # of each thread
     for event in events:
@@ -129,7 +135,8 @@ def read_operations(seen: Diagnosis, events: list) -> None:
             backward_until[thread] = max(event.end_ns(), backward_until.get(thread, 0))
         first = 1 if name in ("aten::addmm", "aten::baddbmm") else 0  # factor
         kind = dtypes[first].removeprefix("c10::").lower() if re.match(PRODUCTS, name) and len(dtypes) > first else ""
-        if "float" not in (dtype := name_of(getattr(torch, kind, ""))):  # the profiler says "float" and "half"
+        # the profiler says "float" and "half"
+        if "float" not in (dtype := name_of(getattr(torch, kind, ""))):
             continue
         if event.start_ns() < backward_until.get(thread, 0):
             seen.backward_types.add(dtype)

@@ -14,9 +14,12 @@ from ..store.record import RunRecord
 from ..train.precision import Precision, cudnn_flags, in_fp32, set_fp32_precision
 from ..train.step import Trainer, evaluation_mode
 
-INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
-UNSEARCHED = {"benchmark": False, "deterministic": False}  # for one sample: PyTorch's default, as a search takes long
-COMPARED = 128  # samples at most whose outputs are compared with fp32's; memory holds three sets of them
+# algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
+INFERENCE_SEARCH = 3
+# for one sample: PyTorch's default, as a search takes long
+UNSEARCHED = {"benchmark": False, "deterministic": False}
+# samples at most whose outputs are compared with fp32's; memory holds three sets of them
+COMPARED = 128
 
 
 def seconds_of(
@@ -70,7 +73,8 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
             with Precision(trainer.precision, device).autocast():
                 with cudnn_flags(**UNSEARCHED):
                     infer(trainer.model, batch, 1)
-                infer(trainer.model, batch, count)  # cuDNN searches; both are compiled before anything is measured
+                # cuDNN searches; both are compiled before anything is measured
+                infer(trainer.model, batch, count)
                 release_memory(device)
                 reset_peaks(device)
                 with cudnn_flags(**UNSEARCHED):
@@ -80,7 +84,8 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
             record.inference_samples_per_second = count / seconds
             if device.type == "cuda":
                 weights = [*trainer.network.parameters(), *trainer.network.buffers()]
-                training = before - sum(weight.nbytes for weight in weights)  # data, gradients, optimizer, graph
+                # data, gradients, optimizer, graph
+                training = before - sum(weight.nbytes for weight in weights)
                 record.inference_memory_mib = (torch.cuda.max_memory_allocated(device) - training) / MIB
             record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
     finally:

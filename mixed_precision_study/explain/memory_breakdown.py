@@ -59,7 +59,8 @@ def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
     trainer.loss_of = measured_loss
     try:
         yield seen
-        if torch.cuda.max_memory_allocated() > seen.peak:  # after the last gradient, in the optimizer
+        # after the last gradient, in the optimizer
+        if torch.cuda.max_memory_allocated() > seen.peak:
             seen.gradients_at_peak = seen.gradients
         seen.gradients_at_peak += master_gradients
     finally:

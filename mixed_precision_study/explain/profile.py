@@ -17,7 +17,8 @@ from ..store.record import RunRecord
 if TYPE_CHECKING:
     from ..train.step import Trainer
 
-KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels; the first match counts
+# by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels; the first match counts
+KERNEL_FAMILIES = {
     "copy": r"^Mem(cpy|set)|CatArrayBatched|float(16|8)_copy|direct_copy",
     "layout change": r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|convertTensor|scalePackedTensor|tensorTransform",
     "optimizer": r"multi_tensor_apply|lpnorm_cleanup|amp_(update_scale|non_finite)",
@@ -34,7 +35,8 @@ KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give th
     "reduction": r"reduce_kernel|triton_(red|per)|scan|(?<!ten)sort",
     "elementwise": r"elementwise|triton_poi|dropout|pointwise|fill|distribution",
 }
-TENSOR_CORE_KERNELS = (  # instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
+# instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
+TENSOR_CORE_KERNELS = (
     r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
     r"|float_e[45]m[23]_t|gemm_e[45]m[23]|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
 )
@@ -91,7 +93,8 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
     """
     from torch.profiler import ProfilerActivity, profile
 
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # or CUPTI slows all later launches: pytorch/pytorch issue 144455
+    # or CUPTI slows all later launches: pytorch/pytorch issue 144455
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
     given = list(itertools.islice(batches, steps))
     hidden = None
     synchronize(trainer.device)
@@ -161,7 +164,8 @@ class WorkCounter(TorchDispatchMode):
         result = operation(*args, **kwargs)
         packet = operation._overloadpacket
         inputs = tensors_in((args, kwargs))
-        outputs = tensors_in(args[:1] if result is None else result)  # None: written in place, as by the optimizer
+        # None: written in place, as by the optimizer
+        outputs = tensors_in(args[:1] if result is None else result)
         formula = FORMULAS.get(packet) or flop_registry.get(packet)
         if formula:
             flops = formula(*args, **kwargs, out_val=result)

@@ -68,5 +68,6 @@ def measure_limits(record: RunRecord, trainer: "Trainer", _batches: Any = None) 
     if record.achieved_tflop_per_second is not None:
         record.compute_limit_fraction = record.achieved_tflop_per_second / ceiling
     if record.bytes_per_step and record.gpu_busy_ms_per_step:
-        moved = record.bytes_per_step / record.gpu_busy_ms_per_step / 1e6  # GB/s while the GPU works
+        # GB/s while the GPU works
+        moved = record.bytes_per_step / record.gpu_busy_ms_per_step / 1e6
         record.bandwidth_limit_fraction = moved / copy_rate

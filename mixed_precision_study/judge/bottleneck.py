@@ -1,7 +1,8 @@
 """What limits a run, by plain rules, and what to try against it."""
 
 IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
-ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")  # the kernel families that Tensor Cores can run
+# the kernel families that Tensor Cores can run
+ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")
 OTHER_KERNELS = "kernels other than arithmetic"
 FAMILIES_NAMED = 2  # families of these, the longest
 
@@ -51,7 +52,8 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
         return "sizes not multiples of 8", f"{share}, and {misaligned:.0%} of that work has sizes not multiples of 8"
     if arithmetic < 0.5:
         return OTHER_KERNELS, f"{1 - arithmetic:.0%} of kernel time is not arithmetic ({longest_others(record)})"
-    on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)  # other patterns of kernel names
+    # other patterns of kernel names
+    on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)
     limit = record["compute_limit_fraction"]
     reached = f" and reaches {limit:.0%} of what this card was measured to do" if limit else ""
     case = "arithmetic on Tensor Cores" if on_tensor_cores >= 0.5 else "arithmetic without Tensor Cores"

@@ -7,7 +7,8 @@ from statistics import median
 from ..store.record import is_explanation, last_metric
 
 LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
-CLEARLY_LEARNED = 0.5  # the same where the baseline has not learned, so that no lucky seed is the measure
+# the same where the baseline has not learned, so that no lucky seed is the measure
+CLEARLY_LEARNED = 0.5
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
 
@@ -29,7 +30,8 @@ def gain_over_chance(record: dict) -> float | None:
     if last is None or chance is None:
         return None
     if record["metric_better"] == "higher":
-        room = 1 - chance if chance < 1 else chance  # a metric that exceeds 1 by chance: in multiples of that
+        # a metric that exceeds 1 by chance: in multiples of that
+        room = 1 - chance if chance < 1 else chance
         return (last - chance) / room
     if chance <= 0:
         return None

@@ -7,7 +7,8 @@ from statistics import fmean
 from .stats import exponential, half_width
 
 FEWEST_SEEDS = 3  # for an interval
-FEWEST_SEEDS_FOR_OUTCOME = 5  # with three or four, equal precisions may happen to differ or to agree
+# with three or four, equal precisions may happen to differ or to agree
+FEWEST_SEEDS_FOR_OUTCOME = 5
 EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "inconclusive"
 WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)

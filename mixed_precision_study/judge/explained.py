@@ -2,7 +2,8 @@
 
 from ..store.record import EXPLAINING, PLACES
 
-ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")  # by each run, without a memory breakdown
+# by each run, without a memory breakdown
+ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")
 OF_ONE_RUN = "inference"  # part of an explanation that stands for no other run
 
 

@@ -23,9 +23,11 @@ from .trained import quality_lost, why_not_trained
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
 FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
 FEWEST_HOSTS_FOR_INTERVAL = 5
-BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
+# factor between the ratio of total times and that of the median blocks that is flagged
+BLOCKS_APART = 1.02
 SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
-INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")  # None where there are too few processes
+# None where there are too few processes
+INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")
 
 
 def block_times(record: dict) -> np.ndarray:

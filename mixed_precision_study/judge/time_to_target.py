@@ -8,7 +8,8 @@ class ToTarget(NamedTuple):
     """One training and its target. What is not reached or not known is None."""
 
     epochs: int | None  # until the target
-    seconds: float | None  # of training until the target, without evaluation, start-up and compilation
+    # of training until the target, without evaluation, start-up and compilation
+    seconds: float | None
     joules: float | None  # the same share of the run's energy, as if all epochs took equal power
     epoch_seconds: float  # mean of its epochs
 

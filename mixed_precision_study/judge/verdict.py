@@ -82,7 +82,8 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
     name, against = record["precision"], base["precision"]
     if record["status"] != "ok":
         status = STATUS_WORDS.get(record["status"], record["status"])
-        reason = (record["reason"] or "no reason was recorded").rstrip(".")  # a reason may be a whole sentence
+        # a reason may be a whole sentence
+        reason = (record["reason"] or "no reason was recorded").rstrip(".")
         return f"{name} {status}: {reason}."
     if record["device_type"] == "cpu":
         return f"{name} ran on the CPU: a smoke test, which measures nothing."

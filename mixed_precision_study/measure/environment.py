@@ -27,12 +27,14 @@ def choose_device() -> Any:
     """
     import torch
 
-    warnings.filterwarnings("ignore", message="IProgress not found")  # the progress bars here are plain text
+    # the progress bars here are plain text
+    warnings.filterwarnings("ignore", message="IProgress not found")
     if torch.__version__ < "2.9":  # compared as a version, not as a text
         raise UserError(f"PyTorch {torch.__version__} is too old, because 2.9 is needed; pip install -U torch")
     if not torch.cuda.is_initialized():  # otherwise this process uses the GPU already
         remember_gpus()
-    device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD says cuda
+    # AMD says cuda
+    device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
         raise UserError(f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why.")

@@ -28,7 +28,8 @@ def read_peaks(record: RunRecord, device: torch.device, suffix: str = "", unseen
     for kind, size in peaks.items():
         for name in {f"peak_{kind}{suffix}_mib", f"peak_{kind}_with_warmup_mib"}:
             setattr(record, name, max(getattr(record, name) or 0, size / MIB))
-    if not suffix and record.device_used_mib is not None:  # an evaluation leaves memory reserved for later epochs
+    # an evaluation leaves memory reserved for later epochs
+    if not suffix and record.device_used_mib is not None:
         read_device_memory(record, device)
 
 

@@ -17,10 +17,12 @@ THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the G
     0x40: "thermal, hardware",
     0x80: "power brake",
 }
-CLOCKS_SET = 0x2 | 0x10  # these say that the clock was set, even to the highest; below that they slow the GPU
+# these say that the clock was set, even to the highest; below that they slow the GPU
+CLOCKS_SET = 0x2 | 0x10
 LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
 FAULT_WORDS = re.compile("unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
-GPUS_BEFORE_USE: dict[str, dict] = {}  # by the UUID as PyTorch prints it, before this process used a GPU
+# by the UUID as PyTorch prints it, before this process used a GPU
+GPUS_BEFORE_USE: dict[str, dict] = {}
 
 
 class NvmlGpu:
@@ -51,14 +53,16 @@ class NvmlGpu:
             self._note_loss(error)
 
     def _note_loss(self, error: Exception) -> None:
-        if getattr(error, "value", None) in (6, 15, 16):  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
+        # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
+        if getattr(error, "value", None) in (6, 15, 16):
             self.lost = str(error)
 
     def answer(self, question: str, *details: Any, **options: Any) -> Any:
         """Return what nvml<question>() gives, or None."""
         try:
             return getattr(self.nvml, f"nvml{question}")(*details, **options)
-        except Exception as error:  # an old binding or driver, a missing right: each raises a class of its own
+        except Exception as error:
+            # an old binding or driver, a missing right: each raises a class of its own
             self._note_loss(error)
             return None
 

@@ -44,7 +44,8 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     usual_power = gpu.ask("PowerManagementDefaultLimit")
     bits = gpu.ask("CurrentClocksThrottleReasons")
     throttles = "unknown" if bits is None else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
-    now, most = gpu.ask("ClockInfo", 1), gpu.ask("MaxClockInfo", 1)  # 1: the streaming multiprocessors
+    # 1: the streaming multiprocessors
+    now, most = gpu.ask("ClockInfo", 1), gpu.ask("MaxClockInfo", 1)
     facts = {
         "GPU": f"{properties.name}, compute capability {properties.major}.{properties.minor}",
         "driver": gpu.answer("SystemGetDriverVersion") or "unknown",

@@ -25,7 +25,8 @@ def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tq
 
     def write() -> None:
         if path:
-            with suppress(OSError), written_whole(path) as temporary:  # a full disk does not end a run
+            # a full disk does not end a run
+            with suppress(OSError), written_whole(path) as temporary:
                 temporary.write_text(f"{bar.desc}, step {bar.n}/{bar.total}" if bar.total else bar.desc)
 
     def keep_showing() -> None:

@@ -27,7 +27,8 @@ def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
     """Sample the GPU about ten times a second while the block runs, then add the samples to `samples`."""
     with tempfile.TemporaryFile("w+") as lines:
         command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", f"GPU-{uuid}"]
-        found_at = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]  # a folder, or a wheel
+        # a folder, or a wheel
+        found_at = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found_at))}
         pipes: dict = {"stdin": subprocess.PIPE, "stdout": lines, "stderr": subprocess.DEVNULL}
         child = subprocess.Popen(command, env=environment, **pipes)

@@ -65,7 +65,8 @@ def count_syncs(
         warnings.simplefilter("always")
         try:
             for _, batch in zip(range(steps), batches(), strict=False):
-                torch.cuda.set_sync_debug_mode("warn")  # only now: the first batch may wait for the epoch's order
+                # only now: the first batch may wait for the epoch's order
+                torch.cuda.set_sync_debug_mode("warn")
                 take_step(batch)
                 taken += 1
         finally:

@@ -23,8 +23,10 @@ the range of hosts in [ ]. `O2` and fp16 AMP stand in for each other. EfficientN
 TWO = "{:.2f}"
 TIME_MARGIN = 0.05  # a smaller change of time counts as none
 HOLDS = "holds"
-STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}  # mixed precision was O2 before there was autocast
-ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]  # of the table
+# mixed precision was O2 before there was autocast
+STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}
+# of the table
+ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]
 
 
 def read_articles() -> pd.DataFrame:
@@ -208,7 +210,8 @@ def draw(times: pd.DataFrame) -> list[Figure]:
 
 
 def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
-    ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 0}  # hides the dotted line behind the name of a card
+    # hides the dotted line behind the name of a card
+    ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 0}
     near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "bbox": ground, "zorder": 1}
     with chart_style():
         figure, axes = plt.subplots(figsize=(PANEL, 0.8 + 0.62 * len(groups)), layout="constrained")

@@ -27,9 +27,11 @@ from matplotlib.transforms import Bbox
 from .names import COLOURS, ORDER, short_name
 from .words import listed, times
 
-INK, SOFT, LINE, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"  # the page sets them anew for its dark mode
+# the page sets them anew for its dark mode
+INK, SOFT, LINE, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"
 THEME = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", PAPER: "paper"}
-DARK = {INK: "#f0f6fc", SOFT: "#9198a1", LINE: "#3d444d", PAPER: "#0d1117"}  # of a picture on a dark page
+# of a picture on a dark page
+DARK = {INK: "#f0f6fc", SOFT: "#9198a1", LINE: "#3d444d", PAPER: "#0d1117"}
 PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
 GAP = 0.3  # inches between panels
 ROW = 3 * PANEL + 2 * GAP
@@ -39,7 +41,8 @@ PIXELS = 100  # per inch, at which a PNG is shown
 BLOCK_GAP = 0.6  # of a bar
 FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
 SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
-BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
+# a bar's height, and the highest mark on it
+BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))
 BARS: dict = {
     "palette": COLOURS,
     "saturation": 1,
@@ -90,7 +93,8 @@ STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
 def chart_style() -> Iterator[None]:
     """Draw charts in the style of the report; use it as a context or as a decorator. No text is below 9 points."""
     with plt.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support")  # scripts of names
+        # scripts of names
+        warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support")
         plt.rcParams.update(STYLE)
         yield
 
@@ -149,10 +153,12 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure:
     """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory where it is known."""
-    import seaborn as sns  # here, because it takes a second to load and most charts are drawn without it
+    # here, because it takes a second to load and most charts are drawn without it
+    import seaborn as sns
 
     task = textwrap.fill(bars.task.iloc[0], 46)
-    names_below = 28 if "bf16_true" in set(bars.precision) else 18  # points; "pure bf16" takes two lines
+    # points; "pure bf16" takes two lines
+    names_below = 28 if "bf16_true" in set(bars.precision) else 18
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
     total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
     figure = plt.figure(figsize=(PANEL, total))
@@ -187,7 +193,8 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
     line = 0.13 * axes.get_ylim()[1] / inches  # height of a line of text
     for patch in (one for container in axes.containers for one in container):
         bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
-        place = {"x": bar.x - BARS["width"] / 2, "width": BARS["width"]}  # seaborn's are wider beside a gap
+        # seaborn's are wider beside a gap
+        place = {"x": bar.x - BARS["width"] / 2, "width": BARS["width"]}
         patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False, **place)
     before, letters = -1.0, 0
     for bar in bars.itertuples():
@@ -242,10 +249,12 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
             darken(figure)
         opened = io.BytesIO()
         size = [int(side * DOTS + 0.01) for side in figure.get_size_inches() + GAP]
-        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *((side + 0.1) / DOTS for side in size))  # some labels reach out
+        # some labels reach out
+        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *((side + 0.1) / DOTS for side in size))
         with chart_style():
             figure.savefig(opened, format="rgba", dpi=DOTS, bbox_inches=around)
-        figure.set_layout_engine("none")  # what is laid out stays, because a layout takes as long as a drawing
+        # what is laid out stays, because a layout takes as long as a drawing
+        figure.set_layout_engine("none")
         images.append(PIL.Image.frombytes("RGBA", tuple(size), opened.getvalue()).convert("RGB"))
     wide = max(image.width for image in images)
     columns = columns or min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
@@ -255,7 +264,8 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
     for row, top in zip(rows, tops, strict=False):
         for place, image in enumerate(row):
             whole.paste(image, (place * wide, top))
-    colours: list[tuple[int, ...]] = []  # apart from each other, else white would become a tint of it
+    # apart from each other, else white would become a tint of it
+    colours: list[tuple[int, ...]] = []
     for _, one in sorted(whole.getcolors(1 << 18), reverse=True)[:2000]:
         if len(colours) < COLOURS_OF_A_PNG and all(math.dist(one, other) > 24 for other in colours):
             colours.append(one)
@@ -282,6 +292,7 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
     text = opened.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<[^>]+>", of_the_page, text)  # the tags alone: names and numbers of labels stay what they are
+    # the tags alone: names and numbers of labels stay what they are
+    text = re.sub(r"<[^>]+>", of_the_page, text)
     text = re.sub(r' (width|height)="[^"]*pt"', "", text, count=2)
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(says)}" ', 1)

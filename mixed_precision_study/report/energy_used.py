@@ -33,7 +33,8 @@ def finding(bars: pd.DataFrame) -> str:
     if sizes.empty:
         return "Energy: joules per 1,000 samples"
     weight = lambda key: sizes[key] * (2 if "graph" in key[2] else 1)  # noqa: E731  # graphs are what is advised
-    best = max(sizes.index, key=lambda key: (weight(key), key))  # of as many, TF32 and fp16 come first
+    # of as many, TF32 and fp16 come first
+    best = max(sizes.index, key=lambda key: (weight(key), key))
     own = amp.groupby(["baseline", "precision", "way"]).get_group(best)
     base, precision = map(precision_name, best[:2])
     what = f"{precision} {in_way(best[2])} needs"

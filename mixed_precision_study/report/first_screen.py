@@ -18,7 +18,8 @@ from .words import count, listed, plain, short, span, times
 
 BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
-MOST_BLOCKS = 60  # comparisons of the opening figure; further ones stand in the table of all numbers
+# comparisons of the opening figure; further ones stand in the table of all numbers
+MOST_BLOCKS = 60
 MOST_MODELS = 6  # with more models the study's own figure opens the report
 ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
 NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
@@ -46,7 +47,8 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
         return NO_COMPARISON, ""
     ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
-    shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]  # TF32 where it was run
+    # TF32 where it was run
+    shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
     spans = shown.sort_values("precision", ascending=False).groupby("precision", sort=False).ratio.agg(span, "{:.1f}")
     (first, ratios), *others = spans.items()
     text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"

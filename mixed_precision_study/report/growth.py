@@ -28,15 +28,19 @@ inconclusive where equal runs scatter by as much as its distance from the bar.""
 ABOUT_LARGEST = """Less memory for each sample allows a larger batch, so each precision ran at the largest that fits.
 Ratios are per sample, because the batches differ. A larger batch is another training, so see its last metric."""
 LOSS_BAR = 0.02  # nats that the last training loss may be above the simpler precision's
-LENGTHS = ("epochs", "lr", "max_steps")  # settings of a training that may change with the width of its model
+# settings of a training that may change with the width of its model
+LENGTHS = ("epochs", "lr", "max_steps")
 SIMPLER = {  # the precision that one is compared with; where that was not run, the one before it
     "tf32": "fp32", "amp_fp16": "tf32", "amp_bf16": "tf32", "o2_fp16": "amp_fp16", "o3_fp16": "amp_fp16",
     "bf16_true": "amp_bf16", "fp8": "amp_bf16",
 }  # fmt: skip
-VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}  # the width that such a ViT has
-SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}  # {axis: a size in a sentence}
+# the width that such a ViT has
+VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
+# {axis: a size in a sentence}
+SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
 APART = 1.4  # factor between two sizes of which both are written below a chart
-TOLD = ("ratio", "low", "high", "outcome", "above", "loss_outcome", "loss_comparison")  # NaN where unknown
+# NaN where unknown
+TOLD = ("ratio", "low", "high", "outcome", "above", "loss_outcome", "loss_comparison")
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:

@@ -154,7 +154,8 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
                     row = {"before": before, "after": after, "precision": precision, "added": added}
                     rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
     ways = pd.DataFrame(rows)
-    ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways  # as steps follow each other
+    # as steps follow each other
+    ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
         stands = pd.Series(stand_together(list(tests)), tests.index).reindex(ways.index, fill_value=True)
         ways["outcome"] += [", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)]

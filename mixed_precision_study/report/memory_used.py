@@ -41,7 +41,8 @@ def finding(tables: Tables, rows: pd.DataFrame) -> str:
     if tables.ratios.empty or tables.on_cpu:
         return "Memory: what fills it"
     found = tables.ratios[tables.ratios.precision.isin(["amp_fp16", "amp_bf16"])].dropna(subset="saved")
-    found = found.sort_values("baseline").drop_duplicates(["comparison", "precision"], keep="last")  # TF32, else fp32
+    # TF32, else fp32
+    found = found.sort_values("baseline").drop_duplicates(["comparison", "precision"], keep="last")
     found["model"] = found.comparison.map(rows.groupby("comparison")["name"].first().map(bare))
     saved = found.groupby("model").saved.agg(["min", "max"]).reindex(rows["name"].map(bare).unique()).dropna()
     less = saved[saved["min"] >= LEAST_SAVING]

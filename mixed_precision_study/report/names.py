@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from ..store.record import data_asked_for
 from .words import listed
 
-NAMES = {  # key of a precision: (short name, full name, colour), in the order of every table and chart
+# key of a precision: (short name, full name, colour), in the order of every table and chart
+NAMES = {
     "fp32": ("fp32", "fp32", "#8b939c"),
     "tf32": ("TF32", "TF32", "#0072b2"),
     "amp_fp16": ("fp16", "fp16 AMP", "#e69f00"),

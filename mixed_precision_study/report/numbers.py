@@ -10,7 +10,8 @@ from .tables import Tables, bars_of
 from .words import short
 
 ROWS_OPEN = 24  # a longer table is folded
-MANY = 30  # comparisons: with more of them nobody reads a chart of each, so that this table has to do
+# comparisons: with more of them nobody reads a chart of each, so that this table has to do
+MANY = 30
 
 
 def section(tables: Tables) -> Section:

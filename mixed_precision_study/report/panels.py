@@ -74,7 +74,8 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
     y = (1 + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
     names = rows.precision.map(short_name)
     ncols = 3 if len(parts or ()) <= 3 else 2
-    foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)  # also where the legend is not drawn, because panels align
+    # also where the legend is not drawn, because panels align
+    foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)
     left = 0.1 + LETTER * names.str.len().max()
     labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
     bars_end = max(left + 0.2, labels_end - LETTER * rows.label.str.len().max() - 0.05)

@@ -83,7 +83,8 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
     name = textwrap.fill(cases.label.iloc[0], 44)
-    high = 1.15 + 0.26 * len(cases) + 0.17 * max(0, name.count("\n") - 1)  # else a long name leaves no room for axes
+    # else a long name leaves no room for axes
+    high = 1.15 + 0.26 * len(cases) + 0.17 * max(0, name.count("\n") - 1)
     figure, axes = plt.subplots(figsize=(PANEL, high), layout="constrained")
     axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)

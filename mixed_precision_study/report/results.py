@@ -24,7 +24,8 @@ WIDTH = 330  # pixels of the picture
 def tables_of(records: list[RunRecord]) -> Tables:
     """Return the tables of one notebook's run: one comparison, in which no run is compared by its place."""
     flat = [flat_record(record) | {"runs_before_in_process": None} for record in records]
-    flat.sort(key=lambda one: (one["status"] != "ok", ORDER.index(one["precision"])))  # the first one names the model
+    # the first one names the model
+    flat.sort(key=lambda one: (one["status"] != "ok", ORDER.index(one["precision"])))
     mark_diverged(flat)
     tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
     tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])

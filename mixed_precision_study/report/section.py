@@ -23,9 +23,11 @@ from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .place import of_a_report
 from .words import plain
 
-NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
+# classes of HTML: a dollar sign in a table begins no formula
+NO_FORMULA = "mathjax_ignore tex2jax_ignore"
 NUMBER_LETTERS = 12  # of a cell that is a number with its unit
-LONG, SHORT_HEAD = 12, 8  # letters of a cell and of a heading; a longer one takes two lines where that saves width
+# letters of a cell and of a heading; a longer one takes two lines where that saves width
+LONG, SHORT_HEAD = 12, 8
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -127,7 +129,8 @@ class Cards:
     """A big number for each model: dicts with `name`, `task`, `number` ("3.2×"), `against` and `lines`, all texts."""
 
     cards: list[dict]
-    over: bool = False  # whether the panel of a chart stands below each card, so that its name is said already
+    # whether the panel of a chart stands below each card, so that its name is said already
+    over: bool = False
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         cells, texts = [], []
@@ -169,7 +172,8 @@ class Chart:
         drawings = [drawing_of(one, f"{self.name}{place}", self.alt) for place, one in enumerate(self.figures)]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}
-        shown = {"alt": self.alt, "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS}  # as PNG has it
+        # as PNG has it
+        shown = {"alt": self.alt, "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS}
         return {"image/png": self.png, "text/plain": self.alt}, {"image/png": shown, "chart": chart}
 
 

@@ -55,7 +55,8 @@ def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:
 
 def sections_of(tables: Tables) -> Iterator[Section]:
     """Draw the sections of a report after its CSV files. A section without parts has nothing to show."""
-    yield Section(parts=[File(name, content) for name, content in tables.csv().items()])  # before anything is drawn
+    # before anything is drawn
+    yield Section(parts=[File(name, content) for name, content in tables.csv().items()])
     subject = next((module for name, module in SUBJECTS.items() if tables.show.get(name)), None)
     yield drawn(first_screen, tables, drawn(subject, tables) if subject else None)
     few = len(tables.comparisons) <= numbers.MANY

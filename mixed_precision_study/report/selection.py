@@ -12,7 +12,8 @@ from ..store.reading import read_records
 from ..store.record import comparison_key, contradiction, data_asked_for
 
 OWN_RUNS = "outputs"
-PUBLISHED = re.compile("(main|more|checks|archive)/")  # folders of committed results, as in .gitignore
+# folders of committed results, as in .gitignore
+PUBLISHED = re.compile("(main|more|checks|archive)/")
 PLACE = ("device_type", "gpu_name")
 # What a run finds out only when it has started.
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "identity", "synthetic")

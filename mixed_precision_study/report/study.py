@@ -16,8 +16,10 @@ from ..store.files import read_file
 
 LONGEST_NUMBER = 40  # digits
 MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
-FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
-PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
+# what `show` may hold beside over, with and steps
+FLAGS = ("quality", "articles", "inference", "execution")
+# letters of which neither markup nor mathematics can be made
+PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")
 
 
 class Plain(yaml.SafeLoader):

@@ -28,7 +28,8 @@ from .words import natural
 
 ON_CPU = "not judged: CPU"
 NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "batch_size", "execution"}
-IDENTITY = "identity "  # begins the names of hashes, which tell comparisons apart where nothing else does
+# begins the names of hashes, which tell comparisons apart where nothing else does
+IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
@@ -49,9 +50,11 @@ class Tables:
     quality: a row for each comparison and precision beside fp32, over equal seeds
     """
 
-    folder: str = "."  # into which the report is written, and which the paths of records are relative to
+    # into which the report is written, and which the paths of records are relative to
+    folder: str = "."
     source: str = "."  # where the records lie
-    target_metric: float = 0.0  # held-out metric for the time to the same quality; 0: the experiments' own
+    # held-out metric for the time to the same quality; 0: the experiments' own
+    target_metric: float = 0.0
     name: str = ""  # of the study
     description: str = ""
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
@@ -59,8 +62,10 @@ class Tables:
     comparisons: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"]))
     ratios: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["ratios"]))
     quality: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["quality"]))
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of records that are not used
-    other_code: list[dict] = field(default_factory=list)  # records of other code than the newest of their notebook
+    # (path, reason) of records that are not used
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    # records of other code than the newest of their notebook
+    other_code: list[dict] = field(default_factory=list)
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
     def runs(self, comparison: int, precision: str, ok: bool = True) -> list[dict]:
@@ -207,7 +212,8 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
         for precision in ORDER:
             explain([one for one in timed if one["precision"] == precision])
         groups.append(runs)
-    if show.get("steps"):  # each step is a comparison of its own, in which no other precision may have learned
+    # each step is a comparison of its own, in which no other precision may have learned
+    if show.get("steps"):
         for notebook in {runs[0]["notebook"] for runs in groups}:
             timed = [one for runs in groups for one in runs if one["notebook"] == notebook and not is_explanation(one)]
             batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
@@ -264,7 +270,8 @@ def training_row(record: dict, number: int) -> dict:
         "explains": is_explanation(record),
         "timed": ok,
         "seed": record["settings"]["seed"],
-        "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
+        # older records name the GPU
+        "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",
         "seconds": statistics.fmean(epochs) if ok else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
         "gib": peak_gib(record) if ok else None,

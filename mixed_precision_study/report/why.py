@@ -14,7 +14,8 @@ and attention. *Other kernels* normalise, convert layouts, copy, or work element
 kernel runs."""
 GRAPH = """AMP shortens the arithmetic, but every cast is one more kernel that the CPU has to launch. A CUDA graph
 launches the whole step at once, so the GPU hardly waits and the shorter arithmetic shows."""
-STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}  # legible on white and on black
+# legible on white and on black
+STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}
 BUSY = 0.1  # a GPU that idles less hardly waits
 SHORTER = 0.8  # of the arithmetic of fp32
 

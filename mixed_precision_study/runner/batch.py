@@ -57,7 +57,8 @@ class Batch:
         self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
         self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
         self.seconds = status.read_seconds(self.folder)
-        self.now: dict[str, str] = {}  # {label of a device that is at work: its run, and how far that is}
+        # {label of a device that is at work: its run, and how far that is}
+        self.now: dict[str, str] = {}
         self.done: list[str] = []  # trainings that have ended
         self.stopping = threading.Event()  # no run is begun any more
         self.halt = threading.Event()  # runs are ended

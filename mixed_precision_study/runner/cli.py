@@ -35,7 +35,8 @@ from .status import log_in, say, shown, table
 from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
-SUMMARY = ROOT / "notebooks" / "summary.ipynb"  # what draws --report, because a stranger's is never run
+# what draws --report, because a stranger's is never run
+SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 
 
@@ -259,7 +260,8 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
         if kept := set_aside(path):
             say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
     log.unlink(missing_ok=True)
-    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)  # no link is left by now
+    # no link is left by now
+    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)
     if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
         return False

@@ -40,7 +40,8 @@ from .plan import Run
 from .status import say
 from .studies import relative_to_root
 
-KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
+# with a kernel of this Python, whatever others are installed
+KERNELSPECS = Path(__file__).parent / "jupyter"
 # jsonschema would load these for half a second, and a grammar for two more, to check formats that notebooks lack.
 UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
 LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
@@ -52,7 +53,8 @@ adopt_orphans()  # so that what the notebook leaves in the background ends with 
 from papermill.cli import papermill
 try:
     papermill()
-except RuntimeError:  # the kernel did not start, because another process took a port that was chosen for it
+except RuntimeError:
+    # the kernel did not start, because another process took a port that was chosen for it
     papermill()
 finally:
     end_children()
@@ -92,7 +94,8 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
     if exit_status:
         with tempfile.TemporaryFile(dir=run.folder) as file:
-            file.write(bytes(NOTEBOOK_ROOM_BYTES))  # raises OSError: a full disk is no result of a run
+            # raises OSError: a full disk is no result of a run
+            file.write(bytes(NOTEBOOK_ROOM_BYTES))
     if lost := device.visible and gpu_lost(run, device, records, reason, answered):
         status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
     known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
@@ -191,7 +194,8 @@ def start_process(command: list[str], folder: Path, log: Path, given: dict, gpu:
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        "PYTHONSAFEPATH": None,  # with it the kernel would lose the suite, because that is its current folder
+        # with it the kernel would lose the suite, because that is its current folder
+        "PYTHONSAFEPATH": None,
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
         "JUPYTER_PATH": os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))),
@@ -265,7 +269,8 @@ def failure_reason(run: Run) -> str:
     error = re.search(r"^([\w.]*(Error|Exception|Interrupt)(:|$)|Stopped:).*", last, re.MULTILINE | re.DOTALL)
     lines = error[0] if error else last.rpartition("\n")[2] or "it ended without a word"
     text = " ".join(lines.removeprefix("Stopped: ").split())  # a UserError explains itself
-    for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
+    # a record names no folder of this machine
+    for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):
         text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
     return text if len(text) <= 300 else text[:297] + "..."
 

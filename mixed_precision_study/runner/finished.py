@@ -83,7 +83,8 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
         folder = results / f"{reason}-{now}"
         folder.mkdir(exist_ok=True)
         notebooks_of_it = [path.with_suffix(".ipynb"), *([run.executed] if path in asked else [])]
-        for old in filter(os.path.exists, [*notebooks_of_it, path]):  # the record last: it is what counts
+        # the record last: it is what counts
+        for old in filter(os.path.exists, [*notebooks_of_it, path]):
             old.replace(folder / old.name)
         moved[folder] += 1
     for folder, count in moved.items():

@@ -20,8 +20,10 @@ LOCK = "logs/.lock"  # below the folder
 REPORT_LOCK = "logs/.report.lock"
 HALF_WRITTEN = ".*.[0-9]*.half-written"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
-FOLDER_ENV = "MIXED_PRECISION_FOLDER"  # environment variable of all that is started for an output folder: its path
-LOG_ENV = "MIXED_PRECISION_LOG"  # environment variable of all that a run or report starts: run_all.py and the log
+# environment variable of all that is started for an output folder: its path
+FOLDER_ENV = "MIXED_PRECISION_FOLDER"
+# environment variable of all that a run or report starts: run_all.py and the log
+LOG_ENV = "MIXED_PRECISION_LOG"
 
 
 @contextmanager
@@ -59,7 +61,8 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
             lock.acquire(timeout=seconds)
     except Timeout:  # before OSError: it is one
         raise UserError(f"{folder} is in use by another run_all.py; wait, or {OTHER}.") from None
-    except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
+    except (OSError, NotImplementedError) as error:
+        # another user's lock, or a file system without locks
         raise UserError(f"the output folder {folder} cannot be locked ({error}); {OTHER}.") from None
     try:
         yield

@@ -154,7 +154,8 @@ def plan(
             values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
         except UserError as error:
             raise UserError(f"notebook {name}: {error}") from None
-        minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)  # of a training
+        # of a training
+        minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)
         for combination, parameters in zip(combinations, values, strict=True):
             names = parameters["precisions"]
             together = [[one] for one in names] if repeats > 1 and on_gpu else [names]

@@ -21,7 +21,8 @@ from .execute import Circumstances, execute, write_ending
 from .plan import Run
 from .status import in_words, say
 
-FILES = ("logs/*.log", "*.ipynb", "*.json")  # of a run; the records come last, because they are what counts
+# of a run; the records come last, because they are what counts
+FILES = ("logs/*.log", "*.ipynb", "*.json")
 # Ray would else try for a quarter of an hour to reach a cluster that is not there.
 IMPATIENT = {"NUM_REDIS_GET_RETRIES": "1", "py_gcs_connect_timeout_s": "5", "gcs_rpc_server_connect_timeout_s": "2"}
 
@@ -85,7 +86,8 @@ class Cluster(NamedTuple):
             for unfinished in going:
                 ray.cancel(unfinished)  # as Ctrl-C in the task, which then ends its run
             if going:
-                ray.wait(list(going), num_returns=len(going), timeout=5)  # seconds for the nodes to end their runs
+                # seconds for the nodes to end their runs
+                ray.wait(list(going), num_returns=len(going), timeout=5)
 
 
 @contextmanager
@@ -101,11 +103,13 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
 
             Path(folder, "code.zip").write_bytes(packed_package())
             ray.init(address, runtime_env={"working_dir": f"{folder}/code.zip"}, log_to_driver=False)
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler would end this process silently
+            # Ray's own handler would end this process silently
+            signal.signal(signal.SIGTERM, on_sigterm)
             is_open = ray.remote(num_cpus=0)(lambda: get_authentication_mode() == AuthenticationMode.DISABLED)
             if ray.get(is_open.remote()):
                 raise PermissionError("whoever reaches this cluster can run programs in it")
-    except Exception as error:  # no Ray, no cluster, no token, another version: each raises a class of its own
+    except Exception as error:
+        # no Ray, no cluster, no token, another version: each raises a class of its own
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         advice = "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token here and on its nodes"
         raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None

@@ -141,5 +141,6 @@ def expanded(text: str, option: str) -> Path:
     try:
         text.encode()
         return Path(text).expanduser().resolve()
-    except (UnicodeEncodeError, RuntimeError) as error:  # RuntimeError: no such home, or a link to itself
+    except (UnicodeEncodeError, RuntimeError) as error:
+        # RuntimeError: no such home, or a link to itself
         raise UserError(f"{option} {text!a} cannot be used ({error}); write another path.") from None

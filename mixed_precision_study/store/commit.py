@@ -16,10 +16,13 @@ from .files import written_whole
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
-MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # raised by bad JSON or a bad notebook
+# raised by bad JSON or a bad notebook
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 NOT_MEASURING = ("diagnosis", "judge", "report", "runner")  # rooms of the package
-HASH_ENV = "MIXED_PRECISION_CODE_HASH"  # environment variable from run_all.py: hash of the code when the run began
-NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"  # environment variable from run_all.py: the notebook of the run
+# environment variable from run_all.py: hash of the code when the run began
+HASH_ENV = "MIXED_PRECISION_CODE_HASH"
+# environment variable from run_all.py: the notebook of the run
+NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"
 
 
 class Cell(NamedTuple):
@@ -84,7 +87,8 @@ def hash_that_ran() -> str | None:
 def package_state() -> tuple[tuple[str, int], ...]:
     """Return (path, time of the last write in ns) of every file of the package that measures."""
     found: list[str] = []
-    for folder, folders, files in os.walk(PACKAGE):  # rglob takes seven times as long, and every run asks
+    # rglob takes seven times as long, and every run asks
+    for folder, folders, files in os.walk(PACKAGE):
         folders[:] = [name for name in folders if name not in NOT_MEASURING]
         found += [os.path.join(folder, name) for name in files if name.endswith(".py")]
     return tuple((path, os.stat(path).st_mtime_ns) for path in sorted(found))
@@ -105,7 +109,8 @@ def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as opened:
         for name, content in [*files, *others]:
-            opened.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)  # ZipInfo: without times
+            # ZipInfo: without times
+            opened.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
     return archive.getvalue()
 
 

@@ -13,7 +13,8 @@ from .record import flat_record, record_of
 MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NO_RECORD = "it is no record"
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
-BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
+# files of run_all.py that are no records
+BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")
 
 
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:

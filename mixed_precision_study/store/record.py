@@ -26,7 +26,8 @@ from .files import read_file, written_whole
 Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Number = Integer | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Status = Literal["ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed"]
-Plain = TypeAliasType("Plain", "bool | Number | Text | list[Plain] | dict[Text, Plain] | None")  # what JSON can hold
+# what JSON can hold
+Plain = TypeAliasType("Plain", "bool | Number | Text | list[Plain] | dict[Text, Plain] | None")
 # JSON has no other sequences than lists, so that a list stands for a tuple.
 NamedShare = Annotated[tuple[Text, Annotated[Number, Field(ge=0)]], Strict(False)]
 Change = Annotated[tuple[Number, Number | None], Strict(False)]
@@ -35,13 +36,16 @@ Probe = Annotated[tuple[Annotated[Number, Field(ge=1)], Text, Number | None, Num
 
 SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
 DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
-LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
+# ledger_<part>_mib
+LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")
 NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the result
 # Settings in which runs of one comparison may differ; of the data what was used is compared, not what was asked for.
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
-SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")  # fields of a comparison
+# fields of a comparison
+SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
-STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the field `study`, as JSON
+# environment variable from run_all.py: the field `study`, as JSON
+STUDY_ENV = "MIXED_PRECISION_ABOUT"
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 SCHEMA_VERSION = 2
 RESULTS = ("ok", "diverged")  # statuses of what was measured
@@ -62,7 +66,8 @@ class Run(Section):
     notebook: Text  # whose stem it is, or the name given to Experiment or compare()
     precision: Precision  # that was trained in
     purpose: Text | None = None  # of version 0.2: explain or aa, whose times count in no comparison
-    study: dict[Text, Plain] | None = None  # name, description and show of its study; null in a notebook run by hand
+    # name, description and show of its study; null in a notebook run by hand
+    study: dict[Text, Plain] | None = None
     schema_version: Integer = SCHEMA_VERSION  # of these fields
     status: Status = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
     reason: Text | None = None  # for every status but ok
@@ -81,7 +86,8 @@ class Run(Section):
     dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
     data_folder: Text | None = None  # where in data_dir "auto" looks for its files
     data_fingerprint: Text | None = None  # hash of contents, counts and classes
-    identity: dict[Text, Text] | None = None  # of one's own model: hashes of it, its functions, optimizer, batches
+    # of one's own model: hashes of it, its functions, optimizer, batches
+    identity: dict[Text, Text] | None = None
     data_files_hash: Text | None = None  # of the files read in data_dir
     synthetic: bool | None = None  # made-up data
     train_samples: Integer | None = None  # images or tokens
@@ -109,7 +115,8 @@ class Machine(Section):
     host_cpu: Text | None = None  # the host, as this process sees it
     host_id: Text | None = None  # hash that tells hosts apart
     application_clock_mhz: Number | None = None  # graphics clock for programs, where NVML has it
-    application_clock_mhz_default: Number | None = None  # graphics clock for programs, where NVML has it
+    # graphics clock for programs, where NVML has it
+    application_clock_mhz_default: Number | None = None
     sm_clock_mhz_max: Number | None = None  # highest that the GPU offers
     native_bf16: bool | None = None  # false where only emulated
     fp16_check: Text | None = None  # "passed", or what is wrong
@@ -129,9 +136,11 @@ class Time(Section):
     step_ms_p90: Number | None = None  # timed steps
     step_ms_all: list = Field(default=[], exclude=True)  # every timed step; not written, too long
     data_wait_fraction: Number | None = None  # of the timed epochs: waiting for a batch
-    data_wait_seconds_all: list = Field(default=[], exclude=True)  # per timed epoch; not written, see the fraction
+    # per timed epoch; not written, see the fraction
+    data_wait_seconds_all: list = Field(default=[], exclude=True)
     samples_per_second: Number | None = None  # at the mean epoch time; older records: median
-    host_syncs_per_step: Number | None = None  # waits for the GPU, by torch.cuda.set_sync_debug_mode
+    # waits for the GPU, by torch.cuda.set_sync_debug_mode
+    host_syncs_per_step: Number | None = None
     warmup_steps: Integer | None = None  # before the clock starts, then undone
     warmup_seconds: Number | None = None  # search, compilation, settling of the loss scale
     compile_seconds: Number | None = None  # of the warm-up
@@ -144,7 +153,8 @@ class Time(Section):
     startup_data_seconds: Number | None = None  # part of startup_seconds
     startup_model_seconds: Number | None = None  # part of startup_seconds
     startup_warmup_seconds: Number | None = None  # part of startup_seconds
-    startup_reason: Text | None = None  # why there are none: only the first run of a kernel has them
+    # why there are none: only the first run of a kernel has them
+    startup_reason: Text | None = None
     evaluation_seconds: Number | None = None  # outside the clock
 
 
@@ -156,7 +166,8 @@ class Memory(Section):
     peak_allocated_with_warmup_mib: Number | None = None  # the same with the warm-up
     peak_reserved_with_warmup_mib: Number | None = None  # the same with the warm-up
     data_on_device_mib: Number | None = None  # part of the peak: the data set
-    device_used_mib: Number | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first's
+    # NVML, whole GPU, highest at an epoch's end; older records: the first's
+    device_used_mib: Number | None = None
     device_used_before_mib: Number | None = None  # NVML, used by others beforehand
     device_memory_reason: Text | None = None  # why NVML gave no figure
 
@@ -188,7 +199,8 @@ class Arithmetic(Section):
     fp32_precision_rnn: Text | None = None  # PyTorch's switch, read back
     allow_fp16_accumulation: bool | None = None  # PyTorch's switch, read back
     autocast_dtype: Text | None = None  # null if autocast is off
-    compiled_backward_autocast: Text | None = None  # PyTorch's switch, read back; null in eager mode or no autocast
+    # PyTorch's switch, read back; null in eager mode or no autocast
+    compiled_backward_autocast: Text | None = None
     parameter_dtypes: Text | None = None  # for example "float16 + float32"
     fp8_linear_fraction: Number | None = None  # of the Linear layers' work: in fp8
 
@@ -201,7 +213,8 @@ class Ledger(Section):
     ledger_optimizer_mib: Number | None = None  # part of the peak
     ledger_masters_mib: Number | None = None  # part of the peak
     ledger_data_mib: Number | None = None  # part of the peak
-    ledger_activations_mib: Number | None = None  # rest of the peak: activations, temporaries, workspaces
+    # rest of the peak: activations, temporaries, workspaces
+    ledger_activations_mib: Number | None = None
     ledger_slack_mib: Number | None = None  # reserved by the allocator above the peak
     ledger_context_mib: Number | None = None  # CUDA context and libraries
     ledger_error_fraction: Number | None = None  # (peak + slack + context) / NVML's figure - 1
@@ -226,27 +239,33 @@ class Kernels(Section):
 class Work(Section):
     """How much a step computes and moves, against what the GPU can do."""
 
-    flops_per_step: Number | None = None  # convolution, matmul, attention, RNN; a multiply-add counts 2
+    # convolution, matmul, attention, RNN; a multiply-add counts 2
+    flops_per_step: Number | None = None
     bytes_per_step: Number | None = None  # inputs and outputs of every operation, without any cache
     misaligned_flops_fraction: Number | None = None  # sizes that are not multiples of 8
     achieved_tflop_per_second: Number | None = None  # flops_per_step / median timed step
-    ceiling_matmul_tflop_per_second: Number | None = None  # measured on this GPU in the run's arithmetic
+    # measured on this GPU in the run's arithmetic
+    ceiling_matmul_tflop_per_second: Number | None = None
     ceiling_conv_tflop_per_second: Number | None = None  # older records: the same of a convolution
     ceiling_copy_gb_per_second: Number | None = None  # measured; read plus written
-    compute_limit_fraction: Number | None = None  # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
-    bandwidth_limit_fraction: Number | None = None  # bytes_per_step / busy time / ceiling_copy_gb_per_second
+    # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
+    compute_limit_fraction: Number | None = None
+    # bytes_per_step / busy time / ceiling_copy_gb_per_second
+    bandwidth_limit_fraction: Number | None = None
     limit_reason: Text | None = None  # why a figure of FLOPs, bytes or ceilings is missing
 
 
 class Lost(Section):
     """What 16 bits lose of gradients and updates."""
 
-    gradient_flush_fraction_scale_1: Number | None = None  # of non-zero gradients: zero in fp16 without scaling
+    # of non-zero gradients: zero in fp16 without scaling
+    gradient_flush_fraction_scale_1: Number | None = None
     gradient_flush_fraction_scaled: Number | None = None  # the same at the last loss scale
     gradient_reason: Text | None = None  # why an fp16 run has no such fractions
     lost_update_fraction: Number | None = None  # of weights that a step should change: unchanged
     kept_update_fraction: Number | None = None  # of that step's update: reached the weights
-    update_reason: Text | None = None  # why a run whose weights are 16-bit alone has no such fractions
+    # why a run whose weights are 16-bit alone has no such fractions
+    update_reason: Text | None = None
 
 
 class Inference(Section):
@@ -257,7 +276,8 @@ class Inference(Section):
     inference_latency_ms_p90: Number | None = None  # one sample, synchronised
     inference_samples_per_second: Number | None = None  # at the training's batch size
     inference_memory_mib: Number | None = None  # weights, batch, forward pass
-    inference_difference_fraction: Number | None = None  # largest difference from fp32 / its largest output
+    # largest difference from fp32 / its largest output
+    inference_difference_fraction: Number | None = None
     inference_reason: Text | None = None  # why a figure of the inference is missing
 
 
@@ -294,7 +314,8 @@ class Quality(Section):
     overflow_steps: list[Number] = []  # timed steps skipped, counted from 0 in each repeat
 
 
-EXPLAINING = ("ledger", "kernels", "work", "lost", "inference")  # parts of Measured that an explanation fills in
+# parts of Measured that an explanation fills in
+EXPLAINING = ("ledger", "kernels", "work", "lost", "inference")
 
 
 class RunRecord(Section):
@@ -463,7 +484,8 @@ def as_json(value: dict) -> dict:
     return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
-SETTINGS_OF_0_3 = {  # the parameters of version 0.3, whose records are flat; all other keys are fields
+# the parameters of version 0.3, whose records are flat; all other keys are fields
+SETTINGS_OF_0_3 = {
     "dataset",
     "model",
     "precisions",
@@ -504,7 +526,8 @@ SETTINGS_OF_0_3 = {  # the parameters of version 0.3, whose records are flat; al
     "generate_words",
     "temperature",
 }
-MARGINS_OF_0_3 = {  # up to which a difference of a metric from fp32 counts as equivalent, and whether it is a share
+# up to which a difference of a metric from fp32 counts as equivalent, and whether it is a share
+MARGINS_OF_0_3 = {
     "accuracy": {"metric_margin": 0.002},
     "perplexity": {"metric_margin": 0.02, "metric_margin_is_share": True},
     "mean_absolute_error": {"metric_margin": 0.02},
@@ -591,7 +614,8 @@ def comparison_key(record: dict) -> tuple:
     parameter but the precision, the seed, the repetition and the folders. Data are compared by name
     and contents. Records without a fingerprint are compared among themselves only.
     """
-    used = record["dataset_used"] or data_asked_for(record)  # a run that ended early has only the second
+    # a run that ended early has only the second
+    used = record["dataset_used"] or data_asked_for(record)
     values = {**record, "dataset_used": used}
     fields = [(name, json.dumps(values[name])) for name in SAME]
     settings = {name: value for name, value in record["settings"].items() if name not in OF_ONE_RUN}

@@ -37,7 +37,8 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
     if isinstance(value, Mapping):
         items = {key: inner(part, f"[{key!r}]") for key, part in value.items()}
         if type(value) is dict or own_kind:
-            return items  # because a copy of another mapping may share its contents with the original
+            # because a copy of another mapping may share its contents with the original
+            return items
         same = copy.copy(value)
         for key, part in items.items():
             same[key] = part
@@ -186,5 +187,7 @@ def prefetch_to_device(
             main.wait_event(ready)
             yield batch
             batch, ready = following
-    finally:  # if the loop was left early, the next batch is still being made from tensors that are freed now
+    finally:
+        # if the loop was left early, the next batch is still being made from tensors that are freed
+        # now
         main.wait_stream(side)

@@ -40,7 +40,8 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
     name = "cifar10" if settings.dataset == "auto" else settings.dataset
     if name == "folder":
         bare = "".join(filter(str.isalnum, place.name.lower()))
-        if bare in ("", "auto", "synthetic", *CLASS_COUNTS):  # runs on other images must never be compared with them
+        # runs on other images must never be compared with them
+        if bare in ("", "auto", "synthetic", *CLASS_COUNTS):
             raise UserError(f'your images get the name of their folder, so data_dir cannot be "{place}"; rename it.')
         print(f"Your images are resized to {side} x {side} pixels (image_size).")
         images = images_in_tree(place, side, own=True)
@@ -78,7 +79,8 @@ class Cifar(ImageData):
             self.train_labels = self.labels.to(device)
         self.augment = v2.Compose([v2.RandomCrop(self.side, padding=self.padding), v2.RandomHorizontalFlip()])
         self.training = torch.arange(self.train_samples)
-        if settings.max_steps:  # in a folder the images lie class by class: the first would be of a few classes
+        # in a folder the images lie class by class: the first would be of a few classes
+        if settings.max_steps:
             drawn = torch.randperm(self.eval_samples, generator=torch.Generator().manual_seed(0))
             test = test[0][drawn], test[1][drawn]
         self.test_images, self.test_labels = (part.to(device) for part in test)

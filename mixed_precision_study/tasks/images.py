@@ -50,7 +50,8 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
         if not path.is_file():  # a pipe would wait for ever
             raise OSError("it is no file")
         with Image.open(path, formats=FORMATS) as image:
-            if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):  # which has 16 bits at most
+            # which has 16 bits at most
+            if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
                 return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
                 raise ValueError("it holds numbers of 32 bits, whose range nobody knows; save it with 8 or 16 bits")
@@ -90,13 +91,15 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
     def decode(places: list[int]) -> np.ndarray | UserError:
         try:
             return np.stack([np.asarray(read(index)) for index in places])
-        except UserError as error:  # raised within a process, it would bring that process's traceback as its text
+        except UserError as error:
+            # raised within a process, it would bring that process's traceback as its text
             return error
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
     forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
     images = None
-    with progress(count, "decoding images") as bar:  # the generator, because the loader would draw from the global one
+    # the generator, because the loader would draw from the global one
+    with progress(count, "decoding images") as bar:
         for chunk in DataLoader(range(count), 16, collate_fn=decode, generator=torch.Generator(), **forked):
             if isinstance(chunk, UserError):
                 raise chunk

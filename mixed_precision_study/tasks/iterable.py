@@ -49,9 +49,11 @@ class IterableData(TrainingData):
     one_shape: whether a CUDA graph takes the batches, so that a last step of another shape is left out.
     """
 
-    device: torch.device | None = None  # set it before a batch is asked for; None: batches stay where they are
+    # set it before a batch is asked for; None: batches stay where they are
+    device: torch.device | None = None
     seed = 0
-    seeds_gpu = True  # in each step; False: in the first alone, because it makes cuDNN prepare an RNN's dropout anew
+    # in each step; False: in the first alone, because it makes cuDNN prepare an RNN's dropout anew
+    seeds_gpu = True
 
     def __init__(
         self,
@@ -71,7 +73,8 @@ class IterableData(TrainingData):
         self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
         self.first_order = self.generator and self.generator.get_state()
         self.wanted = batch_size
-        self.counted: dict[Any, list] = {}  # (hash of its shapes, samples) of an epoch's steps, when first read
+        # (hash of its shapes, samples) of an epoch's steps, when first read
+        self.counted: dict[Any, list] = {}
         self.limit = max_steps
         self.steps_hashed: list[str] = []
         first: list = []
@@ -298,7 +301,8 @@ def ranked_sizes(batch: Any, shapes: list[tuple]) -> list[dict[tuple, int]]:
         in_list = any(re.match(pattern, name) for pattern in lists)
         for dimension, size in enumerate(shape):
             of = others if dimension else inside if in_list else first
-            of.setdefault((EACH + re.escape(path) + "$", dimension), size)  # of the first of several parts
+            # of the first of several parts
+            of.setdefault((EACH + re.escape(path) + "$", dimension), size)
     if isinstance(batch, list):
         inside[EACH + EACH, None] = len(batch)
     return ranked

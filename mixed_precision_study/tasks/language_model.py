@@ -76,7 +76,8 @@ class LanguageModel(torch.nn.Module):
         self.register_buffer("places", None, persistent=False)
         self.body: torch.nn.Module
         if kind == "transformer":
-            self.places = sinusoids(longest, units)  # a buffer: it follows the weights to their device and type
+            # a buffer: it follows the weights to their device and type
+            self.places = sinusoids(longest, units)
             parts = [TransformerLayer(units, heads, min(dropout, 0.1)) for _ in range(layers)]
             self.body = torch.nn.Sequential(*parts, torch.nn.LayerNorm(units))
         else:
@@ -108,7 +109,8 @@ def write_words(network: torch.nn.Module, data: Any, settings: Any, device: torc
     """
     generator = torch.Generator().manual_seed(settings.seed)
     hidden = None
-    written = [data.vocabulary.index("<eos>") if "<eos>" in data.vocabulary else 0]  # as at the start of a line
+    # as at the start of a line
+    written = [data.vocabulary.index("<eos>") if "<eos>" in data.vocabulary else 0]
     while len(written) <= settings.generate_words:
         known = torch.tensor(written[-settings.bptt :] if hidden is None else written[-1:], device=device)
         logits, hidden = network(known[:, None], hidden)

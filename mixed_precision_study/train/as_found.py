@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}  # whose objects are not taken apart, but for
+# whose objects are not taken apart, but for
+OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}
 KEEPERS = (torch.nn.Module, torch.optim.Optimizer, FunctionType)
 
 

@@ -26,7 +26,8 @@ def limit_memory(gib: float, device: torch.device) -> None:
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > total:
             raise UserError(f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, or 0 for all.")
-        torch.cuda.set_per_process_memory_fraction(gib / total)  # of the current device, the only one in use
+        # of the current device, the only one in use
+        torch.cuda.set_per_process_memory_fraction(gib / total)
 
 
 def count(name: str, device: torch.device) -> int:
@@ -67,7 +68,8 @@ def probe(
         try:
             trainer = make_trainer()
             compiled = read_compiler(trainer.is_compiled)["seconds"]
-            settled = EAGER_STEPS + 1 if trainer.captured else 2  # steps until memory is taken and a graph captured
+            # steps until memory is taken and a graph captured
+            settled = EAGER_STEPS + 1 if trainer.captured else 2
             for batch in cycle_batches(lambda: batches(size)):
                 began = time.perf_counter()
                 _, hidden = trainer.step(batch, hidden)
@@ -81,12 +83,14 @@ def probe(
                     break
             steady = statistics.median(times[settled:])
             speed = size * rows / steady
-            if count("num_alloc_retries", device) > retried:  # every step frees the cache and asks again
+            # every step frees the cache and asks again
+            if count("num_alloc_retries", device) > retried:
                 status = "oom"
             elif search is not None:
                 read_search(record, trainer, first, steady)
         except Exception as error:
-            if not is_out_of_memory(error) and count("num_ooms", device) == ran_out:  # cuDNN's callers hide some
+            # cuDNN's callers hide some
+            if not is_out_of_memory(error) and count("num_ooms", device) == ran_out:
                 raise
             status = "oom"
             clear_tracebacks(error)

@@ -31,7 +31,8 @@ class DeviceScaler:
         self.dynamic = dynamic
         self.growth_interval = 2000  # like the other constants here, GradScaler's default
         self.factor = torch.full((), scale or 1.0, dtype=torch.float32, device=device)
-        self.good_steps = torch.zeros((), dtype=torch.int32, device=device)  # since the scale last changed
+        # since the scale last changed
+        self.good_steps = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), device=device)
         self.skipped = torch.zeros((), device=device)
         self.unscaled = False  # whether the current step has unscaled its gradients
@@ -153,7 +154,8 @@ def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.de
 def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
     """Raise what ended a capture: out of memory as it is, anything else as Unsupported with its first cause."""
     generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-    generator.graphsafe_set_state(generator.clone_state())  # else the next dropout would think it is being captured
+    # else the next dropout would think it is being captured
+    generator.graphsafe_set_state(generator.clone_state())
     while error.__context__ is not None and not is_out_of_memory(error):
         error = error.__context__
     if is_out_of_memory(error):
@@ -161,7 +163,8 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
     raise Unsupported(f"this training step cannot be captured in a CUDA graph ({error_line(error)})") from None
 
 
-EAGER_STEPS = 3  # before the capture, so that cuDNN has chosen its algorithms and libraries have their workspaces
+# before the capture, so that cuDNN has chosen its algorithms and libraries have their workspaces
+EAGER_STEPS = 3
 
 
 class CapturedStep:

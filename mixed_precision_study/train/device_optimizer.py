@@ -63,7 +63,8 @@ class DeviceOptimizer:
         by_dtype: dict[torch.dtype, list[tuple]] = {}
         for weight in self.weights:
             if weight.grad is not None:
-                kept = self.state[weight]  # in channels_last, too, if the model is moved there afterwards
+                # in channels_last, too, if the model is moved there afterwards
+                kept = self.state[weight]
                 kept.update({name: in_order_of(weight, tensor) for name, tensor in kept.items()})
                 tensors = weight, in_order_of(weight, weight.grad), *kept.values()
                 lines = tuple(tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors)

@@ -99,7 +99,8 @@ def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple]) ->
     scale = trainer.scaler.get_scale()
     exact, batch = in_fp32(trainer.network, next(batches))
     batch = batch[0] if isinstance(batch, Parts) else batch
-    with cudnn_flags(benchmark=False, deterministic=True):  # nothing is timed, so nothing is searched
+    # nothing is timed, so nothing is searched
+    with cudnn_flags(benchmark=False, deterministic=True):
         loss, _ = trainer.compute_loss(exact, batch, None)
         loss.backward()
     gradients = [weight.grad for weight in exact.parameters() if weight.grad is not None]

@@ -15,7 +15,8 @@ from ..parameters import COMPILE_MODES, Unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 
-PRECISIONS: dict[str, dict] = {  # all that differs between the modes; fp8 also has float8.Float8Linear
+# all that differs between the modes; fp8 also has float8.Float8Linear
+PRECISIONS: dict[str, dict] = {
     "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
     "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
     "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scale": True},
@@ -248,7 +249,8 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
             norm.num_batches_tracked = None  # counting would cost a kernel per step
     masters = {one: one.detach().clone() for one in model.parameters() if mode["masters"] and one.requires_grad}
     if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
-        model._apply(lambda tensor: cast(tensor, dtype))  # unlike model.to(), which makes complex weights real
+        # unlike model.to(), which makes complex weights real
+        model._apply(lambda tensor: cast(tensor, dtype))
         model.register_forward_pre_hook(ArgumentCast(dtype), with_kwargs=True)
     if mode["masters"] or keep_batchnorm_fp32:
         for norm in norms:
@@ -290,7 +292,8 @@ def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
 
     def zero_grad(set_to_none=True):
         for weight in weights:
-            weight.grad = None  # the gradients of the copies stay: gather_master_gradients overwrites them
+            # the gradients of the copies stay: gather_master_gradients overwrites them
+            weight.grad = None
 
     optimizer.master_pairs = pairs
     optimizer.zero_grad = zero_grad

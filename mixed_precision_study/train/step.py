@@ -123,13 +123,15 @@ class Trainer:
         self.network = self.model = model
         self.loss_of = compute_loss
         if "compile" in execution:
-            torch.compiler.reset()  # else recompilations of earlier runs count towards the limit, and it gives up
+            # else recompilations of earlier runs count towards the limit, and it gives up
+            torch.compiler.reset()
             several = bool(getattr(data, "shapes", ()))
             # Without compile_mode, whose longer search is for training.
             self.model = compiled(model, several_shapes=several)
             self.loss_of = compiled(compute_loss, compile_mode, several)
         stochastic = rounding == "stochastic" and precision == "bf16_true"
-        self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic  # optimizer and loss scale
+        # optimizer and loss scale
+        self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic
         self.scaler = make_scaler(precision, loss_scale, device, self.on_device)
         self.steps = 0
         self.updates = 0
@@ -139,10 +141,12 @@ class Trainer:
         self.optimizer: Any = self.optimizer_of(make_optimizer)
         set_mode(self.optimizer, "train")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
+        # of each group to the first
+        self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
+                # PyTorch's default on a GPU; the CPU then computes the same
+                group["foreach"] = True
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
@@ -165,7 +169,8 @@ class Trainer:
 
     def _count_update(self, optimizer: Any) -> None:
         self.updates += 1
-        if self.found_inf is not None:  # a fused optimizer is called in every step, and skips the update by itself
+        # a fused optimizer is called in every step, and skips the update by itself
+        if self.found_inf is not None:
             self.found_inf.fill_(getattr(optimizer, "found_inf", 0.0))
             self.skipped += self.found_inf
 
@@ -266,7 +271,8 @@ class TrainingLog:
 
     def __init__(self, every: int, device: torch.device):
         self.every = every
-        self.right = torch.zeros((), device=device)  # samples classified correctly so far in the epoch
+        # samples classified correctly so far in the epoch
+        self.right = torch.zeros((), device=device)
         self.begin(1)
 
     def begin(self, batch_size: int) -> None:
@@ -282,7 +288,8 @@ class TrainingLog:
     def step(self, number: int, loss: torch.Tensor) -> None:
         """Note step `number` of the epoch, counted from 1, without waiting for the device."""
         if self.every and number % self.every == 0:
-            self.notes.append((number, loss.clone(), self.right.clone()))  # a graph overwrites its loss
+            # a graph overwrites its loss
+            self.notes.append((number, loss.clone(), self.right.clone()))
 
     def entries(self) -> list[list]:
         """Return [[step, loss of that step, accuracy so far]]. This waits for the device."""
@@ -358,7 +365,8 @@ def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
 @dataclass
 class WarmUpSteps:
     times: list[float] = field(default_factory=list)  # seconds
-    skipped: list[int] = field(default_factory=lambda: [0])  # steps skipped before the first step and after each
+    # steps skipped before the first step and after each
+    skipped: list[int] = field(default_factory=lambda: [0])
     first: float = 0.0  # seconds of the first step without compilation
     scale: float | None = None  # loss scale of the last step that was not skipped
     hidden: Any = None
@@ -420,7 +428,8 @@ def warm_up(
         at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
     compiled_before = read_compiler(trainer.is_compiled)["seconds"]
-    kept_by_itself = trainer.on_device  # start_again() sets its buffers to zero where the graph reads them
+    # start_again() sets its buffers to zero where the graph reads them
+    kept_by_itself = trainer.on_device
     found = AsFound(
         trainer.network, trainer.masters, trainer.compute_loss, None if kept_by_itself else trainer.optimizer
     )
@@ -438,7 +447,8 @@ def warm_up(
         )
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
-    release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
+    # gives back what the search took; the next three steps take what training needs
+    release_memory(trainer.device)
     read_context(record, trainer.device)
 
     def take_step(batch: Any) -> None:
@@ -506,7 +516,8 @@ def timed_epoch(
     mean_loss, skipped = meter.end()
     record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
     read_peaks(record, trainer.device, unseen=unseen)
-    if len(record.epoch_seconds) == 1:  # later epochs begin with memory that an evaluation has left reserved
+    # later epochs begin with memory that an evaluation has left reserved
+    if len(record.epoch_seconds) == 1:
         read_device_memory(record, trainer.device)
     scales.end(skipped)
     if read_compiler(trainer.is_compiled)["graphs"] > compiled_before:

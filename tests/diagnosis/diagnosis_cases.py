@@ -36,7 +36,8 @@ def scaled(*, loss_of=functional.cross_entropy, autocast=FP16, by_hand=None, mic
         "hand": lambda: by_hand(model),
         "keep": lambda: None,  # the gradients are not cleared
         "step": lambda: scaler.step(optimizer),
-        "careful": lambda: calls["clip"]().isfinite() and scaler.step(optimizer),  # as many trainers do
+        # as many trainers do
+        "careful": lambda: calls["clip"]().isfinite() and scaler.step(optimizer),
         "optimizer": optimizer.step,
         "update": lambda: scaler.update(),
     }

@@ -257,7 +257,8 @@ def test_a_timed_step_costs_less_than_2_percent_of_2_milliseconds():
         watch.hear("update", True, scaler)
 
     seconds = min(timeit.repeat(hear, timer=time.process_time, number=500, repeat=5)) / 500
-    assert seconds < 0.02 * 0.002 or sys.gettrace() is not None  # which measures coverage, and is slow
+    # which measures coverage, and is slow
+    assert seconds < 0.02 * 0.002 or sys.gettrace() is not None
     assert watch.seen.steps >= 2500 and not watch.is_looked_at
 
 

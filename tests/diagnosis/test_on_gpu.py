@@ -67,7 +67,8 @@ def test_a_sound_step_has_no_mistake_and_its_kernels_are_known():
 def test_a_wait_is_named_alone_with_its_line(kind, batch):
     report = diagnose(convolutions(batch=batch, wait=WAITS[kind]), steps=5)
     assert rules(report) == ["waits"]
-    lines = {WAITS[kind].__code__.co_firstlineno, convolutions.__code__.co_firstlineno + 17}  # the lambda, or its call
+    # the lambda, or its call
+    lines = {WAITS[kind].__code__.co_firstlineno, convolutions.__code__.co_firstlineno + 17}
     assert int(report.mistakes[0].figures["places"].rpartition(":")[2]) in lines
 
 
@@ -114,7 +115,8 @@ def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
 def test_memory_that_is_not_pinned_or_kept_is_named():
     assert rules(diagnose(convolutions(pin=False, batch=1024), steps=5)) == ["memory not pinned"]
     step, kept = convolutions(), []
-    report = diagnose(lambda: kept.append((step(), torch.zeros(3 * 2**20, device="cuda"))), steps=5)  # 12 MiB in fp32
+    # 12 MiB in fp32
+    report = diagnose(lambda: kept.append((step(), torch.zeros(3 * 2**20, device="cuda"))), steps=5)
     assert rules(report) == ["memory grows"] and report.mistakes[0].figures["mib"] == pytest.approx(12, rel=0.1)
 
 

@@ -28,8 +28,10 @@ def one_call(call, device, **options):
     ("seconds", "options", "expected", "calls"),
     [
         ([9.0] * 3 + [0.25] * 10, {"at_least": 3}, (0.25, 0.25, 0.25), 6),
-        ([9.0] * 3 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], {}, (0.55, 0.2, 0.9), 13),  # three to warm up
-        ([0.0625] * 99, {"seconds": 1.0}, (0.0625, 0.0625, 0.0625), 19),  # until so many seconds have passed
+        # three to warm up
+        ([9.0] * 3 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], {}, (0.55, 0.2, 0.9), 13),
+        # until so many seconds have passed
+        ([0.0625] * 99, {"seconds": 1.0}, (0.0625, 0.0625, 0.0625), 19),
     ],
 )
 def test_calls_are_timed_after_a_warm_up(monkeypatch, seconds, options, expected, calls):
@@ -57,12 +59,14 @@ def test_fp32_differs_from_itself_by_nothing_and_16_bits_by_little_and_nothing_i
     found = largest_difference(trainer, watched, (images, labels), 4)
     assert found == 0 if precision == "fp32" else 0 < found < 0.1
     assert (cudnn.benchmark, cudnn.deterministic) == (True, False)
-    assert seen == [(True, False), (False, True)]  # the key of a kept plan has `deterministic` in it
+    # the key of a kept plan has `deterministic` in it
+    assert seen == [(True, False), (False, True)]
     assert trainer.weights[0].dtype == images.dtype  # the model itself stays as it is
 
 
 def test_a_record_gets_latency_throughput_and_difference_of_the_compiled_model(monkeypatch):
-    class Compiled(torch.nn.Module):  # as torch.compile's: it calls the network, and rounds otherwise
+    # as torch.compile's: it calls the network, and rounds otherwise
+    class Compiled(torch.nn.Module):
         def forward(self, images):
             sizes.append(len(images))
             return 1.5 * trainer.network(images)

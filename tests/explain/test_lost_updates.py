@@ -35,7 +35,8 @@ def test_an_update_below_half_a_unit_in_the_last_place_is_lost_unless_it_is_roun
     assert (small.lost_update_fraction, small.kept_update_fraction) == (1, 0)
     assert (large.lost_update_fraction, large.kept_update_fraction) == (0, 1)
     at_random = measured(1.0, lr=2**-10, rounding="stochastic")
-    assert at_random.lost_update_fraction == pytest.approx(0.75, abs=0.06)  # a quarter of the step: one weight in four
+    # a quarter of the step: one weight in four
+    assert at_random.lost_update_fraction == pytest.approx(0.75, abs=0.06)
     assert at_random.kept_update_fraction == pytest.approx(1, abs=0.25)
 
 
@@ -45,7 +46,8 @@ def test_the_optimizers_state_counts(options):
     for batch in gradients(1.0):
         trainer.step(batch)
     read_lost_updates(record, trainer, gradients(1.0))
-    assert (record.lost_update_fraction, record.kept_update_fraction) == (1, 0)  # 1e-3 is a quarter of 2^-8
+    # 1e-3 is a quarter of 2^-8
+    assert (record.lost_update_fraction, record.kept_update_fraction) == (1, 0)
 
 
 def test_modes_with_fp32_weights_have_none_and_a_step_without_update_says_so():

@@ -31,7 +31,8 @@ def pretend_allocator(monkeypatch, trainer, peaks, updated=0, uses=(100, 350), s
     return reads
 
 
-FIRST, SECOND, THIRD = 4 * 16 * 24, 4 * 24 * 8, 4 * 8 * 8  # bytes of the gradients; the third is made first
+# bytes of the gradients; the third is made first
+FIRST, SECOND, THIRD = 4 * 16 * 24, 4 * 24 * 8, 4 * 8 * 8
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from mixed_precision_study.explain import profile as profiling
 
-with Path(__file__).with_name("kernel_names.csv").open(newline="") as lines:  # most were seen on an H200
+# most were seen on an H200
+with Path(__file__).with_name("kernel_names.csv").open(newline="") as lines:
     KERNELS = list(csv.DictReader(lines))
 NAMES = [kernel["name"] for kernel in KERNELS]
 
@@ -130,7 +131,8 @@ def test_flops_of_matmuls_are_two_for_each_multiply_add_and_bytes_are_inputs_and
     assert product.flops == 2 * 4 * 16 * 8 and product.bytes >= 4 * (4 * 16 + 16 * 8 + 4 * 8)
     assert counted(lambda: torch.cat([a, b])).bytes == 2 * 8000  # tensors in lists count as well
     updated = counted(lambda: torch._foreach_add_([a, half], [b, half]))
-    assert (updated.bytes, updated.flops) == (3 * 4000 + 3 * 2000, 0)  # what the optimizer writes in place
+    # what the optimizer writes in place
+    assert (updated.bytes, updated.flops) == (3 * 4000 + 3 * 2000, 0)
     c = random(10, 100)
     views = counted(lambda: (c.view(1000), c.t(), c[2:5], c.expand(3, 10, 100), c.split(5), c.unsqueeze(0), c.detach()))
     assert views.bytes == counted(lambda: (torch.empty(10**6), torch.empty_like(c))).bytes == 0
@@ -153,7 +155,8 @@ def misaligned_share(work):
 def test_a_matmul_is_misaligned_by_the_length_of_its_rows(a, b, misaligned):
     assert misaligned_share(lambda: random(*a) @ random(*b)) == misaligned
     assert misaligned_share(lambda: torch.bmm(random(3, *a), random(3, *b))) == misaligned
-    turned = random(*b).t().contiguous().t()  # now its rows are the columns, which lie in memory one after the other
+    # now its rows are the columns, which lie in memory one after the other
+    turned = random(*b).t().contiguous().t()
     assert misaligned_share(lambda: random(*a) @ turned) == bool(a[1] % 8)
 
 
@@ -172,7 +175,8 @@ def test_a_convolution_is_misaligned_by_its_channels(channels, out, groups, misa
     image, weight = random(2, channels, 10, 10, grad=True), random(out, channels // groups, 3, 3, grad=True)
     made = []
     assert misaligned_share(lambda: made.append(functional.conv2d(image, weight, groups=groups))) == misaligned
-    assert misaligned_share(lambda: made[0].sum().backward()) == misaligned  # by its weight, as the forward pass
+    # by its weight, as the forward pass
+    assert misaligned_share(lambda: made[0].sum().backward()) == misaligned
 
 
 @pytest.mark.parametrize(("units", "misaligned"), [(200, False), (650, True)])
@@ -191,10 +195,12 @@ def test_the_work_of_a_step_is_counted_on_the_cpu_and_under_compile_without_its_
     before = [weight.detach().clone() for weight in trainer.weights]
     profiling.count_work(record, trainer, iter(made_batches([])))
     assert record.flops_per_step == STEP
-    assert record.achieved_tflop_per_second == pytest.approx(STEP / 0.002 / 1e12)  # a step takes 2 ms
+    # a step takes 2 ms
+    assert record.achieved_tflop_per_second == pytest.approx(STEP / 0.002 / 1e12)
     assert (record.misaligned_flops_fraction, record.limit_reason) == (0, None)
     assert record.bytes_per_step > 2 * sum(weight.nbytes for weight in trainer.weights)
-    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))  # the optimizer counts too
+    # the optimizer counts too
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
 
     trainer = make_trainer(loss=lambda network, batch, hidden: (sum(one.sum() for one in network.parameters()), hidden))
     trainer.model = trainer.loss_of = unused = object()

@@ -14,7 +14,8 @@ from mixed_precision_study.train.float8 import FORWARD
 
 def test_a_rate_is_the_best_of_three_runs_or_more(monkeypatch):
     left, runs = [4.0, 2.0, 5.0, 1.0], []
-    event = types.SimpleNamespace(record=lambda: None, elapsed_time=lambda end: left.pop(0))  # milliseconds
+    # milliseconds
+    event = types.SimpleNamespace(record=lambda: None, elapsed_time=lambda end: left.pop(0))
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
     assert rate_of(lambda: runs.append(1), CPU, seconds=0) == 500
     assert (left, len(runs)) == ([1.0], 6)  # three to warm up

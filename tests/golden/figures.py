@@ -28,7 +28,8 @@ from mixed_precision_study.report.section import Chart  # noqa: E402
 from mixed_precision_study.store.record import comparison_key  # noqa: E402
 
 INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds")
-REASONS = ("untrained", "unlike", "one_order", "lost")  # why a ratio is not judged, or is no recommendation
+# why a ratio is not judged, or is no recommendation
+REASONS = ("untrained", "unlike", "one_order", "lost")
 CODES = {verdict.SAME: "same", verdict.NOT_PAIRED: "not paired"}
 CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little slower"}
 
@@ -62,7 +63,8 @@ def figures_of(folder):
     names = dict.fromkeys(("notebook", "model", "dataset_used", "batch_size", "execution", *several))
     standing = {(row.ratio, row.p) for row in report.ratios.itertuples() if row.stands}
     ratios = {}
-    for own, base, one in (each for each in noted if each[2]):  # the first of a key is that of the table
+    # the first of a key is that of the table
+    for own, base, one in (each for each in noted if each[2]):
         outcome = tables.ON_CPU if report.on_cpu else verdict.judge(one)
         row = {name: one[name] for name in INTERVAL} | {"outcome": CODES.get(outcome, outcome)}
         row["reasons"] = [name for name in REASONS if one[name]]

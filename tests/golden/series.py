@@ -37,7 +37,8 @@ def panel_of(axes):
         "collections": [
             [points_of(points), colour_of(one)] for points, one in others if len(points)
         ],  # also error bars
-        "texts": [text for text, *_ in texts_of(axes.texts)],  # on the bars and in the gaps, in the order of drawing
+        # on the bars and in the gaps, in the order of drawing
+        "texts": [text for text, *_ in texts_of(axes.texts)],
     }
     return {name: value for name, value in panel.items() if value}
 

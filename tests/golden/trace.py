@@ -38,7 +38,9 @@ PARAMETERS = {  # small models: the traces are about the step, not about the mod
     | {"model": "mobilenetv3_small_050", "batch_size": 4, "image_height": 64, "image_width": 64},
     "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
 }
-FP8 = {  # nearly all of a Transformer's work is in layers that take fp8; the other models have one such layer or none
+# nearly all of a Transformer's work is in layers that take fp8; the other models have one such
+# layer or none
+FP8 = {
     "lstm_language_model": {"model": "transformer", "optimizer": "adamw", "lr": 0.001, "heads": 4}
 }
 # Fields of a record that do not depend on the clock or the machine.
@@ -78,7 +80,8 @@ def waits_and_kernels(take):
 
 def trace_step_by_step(root, notebook, precision, execution):
     """Return the trace of one training."""
-    from notebook_cells import experiment_of  # loads the package from the checkout that is asked for
+    # loads the package from the checkout that is asked for
+    from notebook_cells import experiment_of
 
     from mixed_precision_study.train.precision import set_fp32_precision
 
@@ -100,7 +103,8 @@ def trace_step_by_step(root, notebook, precision, execution):
     for number, batch in enumerate(itertools.islice(itertools.cycle(batches), STEPS)):
         trainer.set_lr(schedule(number, STEPS, []))
         take = functools.partial(trainer.step, batch, hidden)
-        counted = number >= STEPS - 2  # the profiler is slow, and the first steps capture or compile
+        # the profiler is slow, and the first steps capture or compile
+        counted = number >= STEPS - 2
         (loss, hidden), kernels, waits = waits_and_kernels(take) if counted else (take(), None, None)
         rows.append([loss.item().hex(), trainer.scaler.get_scale().hex(), trainer.skipped_steps, kernels, waits])
     weights = b"".join(master.detach().float().cpu().numpy().tobytes() for master in trainer.masters)

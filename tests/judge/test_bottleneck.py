@@ -13,7 +13,8 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
     (LAUNCHES, "amp_fp16", {"execution": "compile"}, ["a larger batch", "a CUDA graph"]),
     (LAUNCHES, "amp_fp16", {"execution": "cuda_graph"}, ["a larger batch"]),
     (OTHER_KERNELS, "amp_fp16", {}, ["channels_last", "torch.compile"]),
-    (OTHER_KERNELS, "amp_fp16", {"channels_last": None}, ["torch.compile"]),  # a model without images
+    # a model without images
+    (OTHER_KERNELS, "amp_fp16", {"channels_last": None}, ["torch.compile"]),
     (OTHER_KERNELS, "amp_bf16", {"channels_last": True, "execution": "compile"}, []),
     (OTHER_KERNELS, "tf32", {"channels_last": True, "execution": "compile"}, ["16-bit values"]),
     (SIZES, "tf32", {}, ["multiples of 8"]),
@@ -31,9 +32,11 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
         (profiled(busy=0.8, data_wait_fraction=0.1), LOADING, "(10%)"),
         (profiled(busy=0.8, data_wait_fraction=0.09), LAUNCHES, "waits 9%"),
         (profiled(busy=0.1, data_wait_fraction=0.5), LOADING, "kernel launches (40%)"),
-        (profiled(busy=0.81, data_wait_fraction=0.6), ON_CORES, "waits 60%"),  # prefetch hides most of it
+        # prefetch hides most of it
+        (profiled(busy=0.81, data_wait_fraction=0.6), ON_CORES, "waits 60%"),
         (profiled(SPARSE, busy=0.7, misaligned_flops_fraction=1.0), LAUNCHES, ""),
-        (profiled(SPARSE, busy=0.85) | GAIN, LAUNCHES, "1.25x"),  # a graph removes nothing but launches
+        # a graph removes nothing but launches
+        (profiled(SPARSE, busy=0.85) | GAIN, LAUNCHES, "1.25x"),
         (profiled(SPARSE, busy=None) | GAIN, "not known", ""),
         # Sizes matter to Tensor Cores only, from half of the work and three tenths of the time on.
         (profiled(misaligned_flops_fraction=0.5), SIZES, "and 50% of that work"),

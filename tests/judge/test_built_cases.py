@@ -55,7 +55,8 @@ def test_the_rules_are_right_on_what_an_h200_measured_with_parameters_that_the_n
 def test_the_rules_are_right_on_this_gpu(name, monkeypatch):
     case, folder = CASES[name], os.environ.get("BUILT_CASES_OUT")
     given = {"dataset": "synthetic", "precisions": [case["precision"]], **case["parameters"]}
-    if not folder:  # no answer needs a second epoch or inference, which torch.compile would compile once more
+    # no answer needs a second epoch or inference, which torch.compile would compile once more
+    if not folder:
         given["epochs"] = 1
         monkeypatch.setattr(experiment, "measure_inference", lambda *_: None)
     busy_process = None

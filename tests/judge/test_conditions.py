@@ -86,7 +86,8 @@ def test_a_precision_that_always_ran_first_is_named():
     for others in ((12, 13), (None, 14), (15, 15)):
         assert differences_in(pairs((11, 10), (13, 12), others)) == []
     assert differences_in(pairs((11, 10))) == []  # one process has no outcome anyway
-    assert differences_in(pairs((11, 10), (13, 12), gpu_uuid="GPU-9")) == []  # side by side on two GPUs
+    # side by side on two GPUs
+    assert differences_in(pairs((11, 10), (13, 12), gpu_uuid="GPU-9")) == []
 
 
 @pytest.mark.parametrize(("execution", "outcome"), [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)])

@@ -22,15 +22,18 @@ def named(metric, better):
     ("changes", "outcome"),
     [
         ([0.0, 0.0003, -0.0003, 0.0002, -0.0002], EQUIVALENT),
-        ([-0.0005, -0.0006, -0.0004, -0.0005, -0.0005], EQUIVALENT),  # a loss, and smaller than what counts
+        # a loss, and smaller than what counts
+        ([-0.0005, -0.0006, -0.0004, -0.0005, -0.0005], EQUIVALENT),
         ([0.0, 0.0003, -0.0003], UNKNOWN),  # three seeds never show equality
         ([0.004, -0.004, 0.002, -0.003, 0.001], UNKNOWN),
         ([-0.0025, -0.003, -0.0028, -0.0027], WORSE),  # the whole interval lies beyond the margin
         ([-0.001, -0.0012, -0.0011, -0.0013], UNKNOWN),  # four seeds that agree on a small loss
-        ([-0.001, -0.004, -0.0035, -0.003], UNKNOWN),  # the interval excludes 0 and holds the margin
+        # the interval excludes 0 and holds the margin
+        ([-0.001, -0.004, -0.0035, -0.003], UNKNOWN),
         ([-0.001, -0.004, -0.0035, -0.003, -0.003], WORSE),
         ([0.03, 0.031, 0.029], BETTER),
-        ([0.003, -0.0005, 0.0025, -0.0003, 0.001], NOT_WORSE),  # a gain above the margin is not ruled out
+        # a gain above the margin is not ruled out
+        ([0.003, -0.0005, 0.0025, -0.0003, 0.001], NOT_WORSE),
         ([0.003, -0.0005, 0.0025, -0.0003], UNKNOWN),  # with four seeds neither is a loss
         ([-0.03, -0.03], UNKNOWN),
     ],

@@ -27,13 +27,15 @@ def test_a_repetition_gets_what_it_lacks():
     ledger = [run[f"ledger_{name}"] for name in ("activations_mib", "slack_mib", "reason")]
     assert ledger == [100.0, 6.0, None]  # of one process, so the parts add up
     assert run["gradient_flush_fraction_scaled"] == 0.01
-    assert run["inference_latency_ms"] is None and run["explanation_seconds"] is None  # measured once
+    # measured once
+    assert run["inference_latency_ms"] is None and run["explanation_seconds"] is None
 
 
 def test_a_repetition_keeps_what_it_measured():
     run = flat(gpu_busy_fraction=0.3, kernel_family_fractions=[])
     explain([explained(), run])
-    assert run["gpu_busy_fraction"] == 0.3 and run["kernel_family_fractions"] == []  # a profile is not mixed
+    # a profile is not mixed
+    assert run["gpu_busy_fraction"] == 0.3 and run["kernel_family_fractions"] == []
     assert (run["sm_clock_mhz_median"], run["throttled"], run["energy_joules"]) == (None, None, None)
     assert run["epoch_seconds"] == [4.0, 4.0]
 

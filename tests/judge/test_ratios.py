@@ -32,7 +32,8 @@ def test_block_ratios_are_base_over_own_and_compare_epochs_where_blocks_are_no_e
     assert block_ratios(blocks, epochs).tolist() == [[2], [1 / 3]]
     other = timed([[1, 2, 3], [1, 1, 1]], "fp32")  # cut otherwise
     assert block_ratios(blocks, other).tolist() == [[2], [1 / 3]]
-    short, long = timed([[1, 1]]), timed([[2, 3], [9, 9], [9, 9]], "fp32")  # the epochs that both have
+    # the epochs that both have
+    short, long = timed([[1, 1]]), timed([[2, 3], [9, 9], [9, 9]], "fp32")
     assert (total_ratio(short, long), total_ratio(long, short)) == (2.5, 1 / 2.5)
     assert block_ratios(short, long).tolist() == [[2, 3]]
 
@@ -72,7 +73,8 @@ def test_the_counterpart_is_the_one_with_the_same_software_in_whatever_order_the
     for bases in itertools.permutations([old, new]):
         ((_, counterpart),) = paired_runs([amp], list(bases))
         assert counterpart is new
-    for bases in itertools.permutations([old, {**new, "torch_version": "2.9"}]):  # alike: the newest
+    # alike: the newest
+    for bases in itertools.permutations([old, {**new, "torch_version": "2.9"}]):
         ((_, counterpart),) = paired_runs([amp], list(bases))
         assert counterpart["started_at"] == "2026-02"
 
@@ -83,7 +85,8 @@ def test_the_ratio_is_the_geometric_mean_over_processes_and_the_counts_are_right
     speedup = paired_ratio(list(zip(own, base, strict=True)))
     assert speedup["ratio"] == pytest.approx(math.sqrt(2 * 4))
     assert (speedup["processes"], speedup["seeds"], speedup["seconds"]) == (2, 2, 4)
-    own = timed([[1]], parameters={"batch_size": "max"}, samples_per_epoch=200)  # searched batches: per sample
+    # searched batches: per sample
+    own = timed([[1]], parameters={"batch_size": "max"}, samples_per_epoch=200)
     base = timed([[1]], "fp32", {"batch_size": "max"}, samples_per_epoch=100)
     assert paired_ratio([(own, base)])["ratio"] == pytest.approx(2)
 
@@ -135,7 +138,8 @@ def test_seeds_of_one_process_are_no_processes_and_the_interval_is_of_the_means_
     assert (found["processes"], found["seeds"]) == (3, 6)
     means = [math.log(2) - (math.log(1 + seed / 1000) + math.log(1 + (seed + 1) / 1000)) / 2 for seed in (0, 2, 4)]
     assert found["low"] == pytest.approx(interval_of(means)["low"])
-    assert paired_ratio(seeds_of(None, None, range(4)))["processes"] == 4  # records that name none are one each
+    # records that name none are one each
+    assert paired_ratio(seeds_of(None, None, range(4)))["processes"] == 4
     assert paired_ratio([*seeds_of("a", "b", [0]), *seeds_of("a", "c", [1])])["processes"] == 2
 
 

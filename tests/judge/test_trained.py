@@ -21,7 +21,8 @@ def reason(*own, base=None):
 @pytest.mark.parametrize(("skipped", "told"), [(9, False), (11, False), (12, True), (1170, True), (None, False)])
 def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
     assert bool(reason({"skipped_steps": skipped})) is told
-    assert bool(reason({}, base={"skipped_steps": skipped})) is told  # a baseline that did not train is none
+    # a baseline that did not train is none
+    assert bool(reason({}, base={"skipped_steps": skipped})) is told
     short = reason({"skipped_steps": skipped, "steps_per_epoch": 20})
     assert bool(short) is ((skipped or 0) >= 10)  # fewer are the usual search for a scale
 
@@ -93,7 +94,8 @@ def test_no_quality_is_lost_where_it_cannot_be_compared():
     assert quality_lost(own, ends("fp32", 0.9, chance_metric=None)) is None
     assert quality_lost(own, ends("fp32", 0.9, metric_margin=None)) is None  # no margin is known
     assert quality_lost([setting(own[0], seed=7)], ends("fp32", 0.9)) is None
-    assert quality_lost(ends("bf16_true", 0.11), ends("fp32", 0.12)) is None  # fp32 has hardly learned
+    # fp32 has hardly learned
+    assert quality_lost(ends("bf16_true", 0.11), ends("fp32", 0.12)) is None
 
 
 NOISY = ERROR | {"metric": [0.5, 0.3, 0.25, 0.33]}
@@ -136,7 +138,8 @@ SKIPPED = {"skipped_steps": 8, "steps_per_epoch": 5, "epoch_seconds": [1.0] * 3}
         ([run("a", [0.1]), run("b", [0.09])], set()),  # none learned
         ([run("a", []), run("b", [0.1], chance=None)], set()),
         ([run("a", [0.9]), run("b", [0.1], status="oom")], set()),
-        ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], set()),  # what only explains learns nothing
+        # what only explains learns nothing
+        ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], set()),
         ([run("a", [0.9]), run("b", [0.4]) | SKIPPED, run("c", [None])], {"b", "c"}),
     ],
 )

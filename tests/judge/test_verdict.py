@@ -72,7 +72,8 @@ def test_a_run_that_did_not_end_well_says_why_and_one_without_its_baseline_what_
         text = verdict(flat(**fields, reason="the reason"), flat("fp32"), None)
         assert text.startswith("amp_fp16 ") and text.endswith(": the reason.")
         assert verdict(flat(**fields, reason="the reason."), flat("fp32"), None) == text
-        assert_reads_well(verdict(flat(**fields), flat("fp32"), None))  # a record from elsewhere may have no reason
+        # a record from elsewhere may have no reason
+        assert_reads_well(verdict(flat(**fields), flat("fp32"), None))
     base = flat("fp32", status=status, reason="the reason", epoch_seconds=[])
     text = verdict(profiled(SPARSE), base, None)
     assert f"({status})" in text and find_bottleneck(profiled(SPARSE))[1] in text

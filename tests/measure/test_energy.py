@@ -87,7 +87,8 @@ def test_what_the_gpu_did_not_say_is_null_and_without_samples_there_is_a_reason(
     nothing = [sample(mhz=None, celsius=None, bits=None, pids=None) for _ in range(3)]
     record = summarised(part(2.0, 300.0), part(4.0, None, *nothing))
     assert (record.card_samples, record.throttle_fractions) == (3, [])
-    assert {getattr(record, name) for name in {*FIELDS} - {"sm_clock_mhz_max", "card_samples"}} == {None}  # nor zero
+    # nor zero
+    assert {getattr(record, name) for name in {*FIELDS} - {"sm_clock_mhz_max", "card_samples"}} == {None}
     assert record.energy_reason  # a part lacks the counter
     record = summarised(part(5.0, 2.0))
     assert (record.energy_joules, record.energy_source, record.card_samples) == (2, "counter", 0)
@@ -107,7 +108,8 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
         # Idle and display are no reasons, and what is not known does not count.
         ([0x24, 0x4, 0x1, 0, 0x100, None], 1500, [["power cap", 2 / 5], ["thermal, software", 1 / 5]], True),
         *(([bit, *[0] * 19], 1500, [[name, 1 / 20]], True) for bit, name in THROTTLES.items()),
-        ([0x4, 0x8, *[0] * 19], 1500, [["power cap", 1 / 21], ["hardware slowdown", 1 / 21]], False),  # not added up
+        # not added up
+        ([0x4, 0x8, *[0] * 19], 1500, [["power cap", 1 / 21], ["hardware slowdown", 1 / 21]], False),
         # A clock that was set slows only below the highest.
         *(([bit], mhz, [], False) for bit in (0x2, 0x10) for mhz in (1980, 1950)),
         *(([bit], 1900, [[THROTTLES[bit], 1]], True) for bit in (0x2, 0x10)),

@@ -46,7 +46,8 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_
     record = make_record()
     describe_environment(record, CPU)
     assert record.commit == commit.suite_commit()
-    monkeypatch.setattr("mixed_precision_study.store.commit.ROOT", tmp_path)  # the package lies in no clone
+    # the package lies in no clone
+    monkeypatch.setattr("mixed_precision_study.store.commit.ROOT", tmp_path)
     assert commit.suite_commit() is None
     monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")  # from the runner
     assert commit.suite_commit() == "abc"
@@ -93,7 +94,8 @@ def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(t
     for name in ("train/step.py", "measure/nvml.py", *apart, "train/step.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(f"changed = {len(hashes)}")
-        os.utime(package / name, ns=(len(hashes), len(hashes)))  # however coarse the clock of the file system is
+        # however coarse the clock of the file system is
+        os.utime(package / name, ns=(len(hashes), len(hashes)))
         hashes.append(commit.hash_of(small))
     (package / "train/step.py").rename(package / "train/learning.py")
     hashes.append(commit.hash_of(small))

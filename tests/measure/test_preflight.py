@@ -65,7 +65,8 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
     fields, said, cautions = shown_by(capsys, GPU)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
     assert set(fields) <= set(PLACES)
-    assert [name for name in PRECISIONS if said[name] != "can run here"] == ["fp8"]  # it is an Ampere
+    # it is an Ampere
+    assert [name for name in PRECISIONS if said[name] != "can run here"] == ["fp8"]
     assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"] and said["driver"] == "580.1"
     assert said["free memory"] == "20,480 of 24,576 MiB" and said["SM clock"] == "1,395 MHz now, 2,100 MHz at most"
     assert said["others on the GPU"] in ("0 processes, 1,234 MiB", "0 processes, 1,235 MiB")

@@ -28,7 +28,8 @@ def test_percentiles_and_throughput():
 
 
 def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
-    batches = [torch.zeros(2), torch.tensor(0), (torch.zeros(1), None)]  # the second is false, and not the end
+    # the second is false, and not the end
+    batches = [torch.zeros(2), torch.tensor(0), (torch.zeros(1), None)]
     pretend_clock(monkeypatch, 0.0, 0.25, 10.0, 10.5, 20.0, 21.0, 30.0, 30.5)
     waits = []
     given = list(waited_for(batches, waits))

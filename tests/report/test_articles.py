@@ -24,7 +24,8 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
     ):
         facts = {"peak": peak, "metric": [0.5] * 9 + [best], "parameters": {"model": model, "max_steps": 100}}
         made_up.write_processes(made_up.make("cifar_resnet", precision, seconds=[seconds] * 10, **facts), tmp_path)
-        facts |= {"parameters": {"model": model, "epochs": 10}, "device": made_up.TURING}  # no interval
+        # no interval
+        facts |= {"parameters": {"model": model, "epochs": 10}, "device": made_up.TURING}
         write_all(tmp_path, made_up.make("cifar_resnet", precision, seconds=[9.0] * 10, **facts))
     tables = read_all(tmp_path)
     assert not section(tables).parts  # the study does not show articles
@@ -35,7 +36,8 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
     assert (stand_in["n"], stand_in["Our card"], stand_in["Article"][:8]) == (3, "H200", "CIFAR-10")
     assert stand_in["Here"] == "1.50× (1.50 to 1.50), memory the same, in fp16"
     rows = {(row["Training"], row["Card"]): (row["There"], row["Here"]) for row in reversed(table.rows)}
-    here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −41%")  # size and direction in one row
+    # size and direction in one row
+    here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −41%")
     assert rows["WideResNet-28-10, batch 128, fp16", "T4"] == here
     diverged = ("not converged", "best accuracy: 90.0% against 90.0%")
     assert diverged in [(row["There"], row["Here"]) for row in table.rows]

@@ -13,7 +13,8 @@ from mixed_precision_study.report.section import Cards, Heading, Section
 from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
-PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}  # with 150 MiB of data
+# with 150 MiB of data
+PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}
 
 
 def runs(factor=1.0, way="eager", notebook="cifar_resnet", names=tuple(SECONDS), processes=3, **fields):
@@ -54,7 +55,8 @@ def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_i
         assert card["number"] == f"{row.ratio:.1f}×" and re.findall(r"[\d.]+×", card["against"]) == [f"{over:.1f}×"]
         assert f"{row.saved:.0%}" in card["lines"][1]
         assert card["lines"][0].startswith("fp16 AMP") and "graph" in card["lines"][0]
-    subject = Section("Step by step: 3 times", parts=["its chart"])  # the study's own figure opens the report
+    # the study's own figure opens the report
+    subject = Section("Step by step: 3 times", parts=["its chart"])
     section = first_screen.section(found, subject)
     assert section.parts[0].title == subject.title and "its chart" in section.parts and not parts_of(section, Cards)
     (rows,) = rows_in(sure.section(found))

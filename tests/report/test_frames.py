@@ -56,7 +56,8 @@ def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one
     assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
     assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
     table = read(found, "trainings.csv")
-    assert list(table.run_id) == list(rows.run_id) and "record" not in table  # each with all that was recorded
+    # each with all that was recorded
+    assert list(table.run_id) == list(rows.run_id) and "record" not in table
     assert table.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
     assert list(table.precision) == list(rows.precision)  # the key, not the name for people
     (failed,) = rows[~rows.timed].itertuples()
@@ -68,7 +69,8 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(foun
     assert len(found.ratios) == 3
     assert [ratio(found, "tf32")[name] for name in ("ratio", "low", "high", "saved")] == pytest.approx([2, 2, 2, 0])
     amp = ratio(found, "amp_fp16", "tf32")
-    half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))  # Student's quantile for three processes
+    # Student's quantile for three processes
+    half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))
     numbers = [amp[name] for name in ("ratio", "low", "high", "saved", "energy")]
     assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
@@ -86,7 +88,8 @@ def test_among_many_ratios_holms_correction_decides_which_stand(tmp_path, monkey
     runs += [run(name, 2.0, repeat) for name in ("tf32", "amp_fp16") for repeat in range(3)]
     found = read_all(tmp_path, *runs)
     over_fp32 = found.ratios[found.ratios.baseline == "fp32"]
-    assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)  # of three ratios, so 0.0171 x 3 > 0.05
+    # of three ratios, so 0.0171 x 3 > 0.05
+    assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)
     assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
 
 
@@ -134,11 +137,14 @@ def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(tmp
     ("parameters", "labels"),
     [
         ([{"channels_last": True}, {"channels_last": False}], {"channels_last", "without channels_last"}),
-        ([{"execution": "eager"}, {"execution": "compile"}], {""}),  # a way, which has a column of its own
-        ([{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}], {""}),  # no peers differ in epochs
+        # a way, which has a column of its own
+        ([{"execution": "eager"}, {"execution": "compile"}], {""}),
+        # no peers differ in epochs
+        ([{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}], {""}),
         ([{"loss_scale": 1048576.0}, {"loss_scale": "dynamic"}], {"loss scale 1.04858e+06", ""}),
         ([{"memory_limit_gib": 11.0}], {"at most 11 GiB"}),  # though nothing differs
-        ([{"dataset": "auto"}, {"dataset": "cifar10"}], {""}),  # asked for in two ways, so it is one comparison
+        # asked for in two ways, so it is one comparison
+        ([{"dataset": "auto"}, {"dataset": "cifar10"}], {""}),
     ],
 )
 def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, labels):

@@ -12,7 +12,8 @@ from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store.record import flat_record
 
-CLIMBED = (  # label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
+# label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
+CLIMBED = (
     ("fp32", {"precision": "fp32"}, ("fp32", 6.0, "eager", False, 128)),
     ("TF32", {"precision": "tf32"}, ("tf32", 3.0, "eager", False, 128)),
     ("AMP", {"precision": ["amp_bf16", "amp_fp16"]}, ("amp_bf16", 2.5, "eager", False, 128)),
@@ -32,7 +33,8 @@ def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_ar
         made_up.write_processes(record, tmp_path)
     climbed = read_all(tmp_path, steps=STEPS)
     steps = ladder.steps_of(climbed).set_index("label")
-    assert list(steps.index) == [step["label"] for step in STEPS[:-1]]  # a larger batch is another training
+    # a larger batch is another training
+    assert list(steps.index) == [step["label"] for step in STEPS[:-1]]
     assert steps.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
     assert steps.gain_ratio.dropna().tolist() == pytest.approx([2, 1.2, 1, 2])
     assert steps.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
@@ -68,7 +70,8 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
     [
         ([4.0] * 3, [4.0] * 3, "within"),
         ([4.03] * 3, [4.0] * 3, "outside"),
-        ([4.03, 4.03, 4.05], [4.0] * 3, "inconclusive"),  # equal runs differ by more than the distance from the bar
+        # equal runs differ by more than the distance from the bar
+        ([4.03, 4.03, 4.05], [4.0] * 3, "inconclusive"),
         ([4.0] * 2, [4.0] * 3, "fewer than three runs"),
         ([], [4.0], None),
     ],
@@ -100,7 +103,8 @@ def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_no
 
 
 def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_path):
-    scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}  # and the steps that were skipped, of 3 × 391
+    # and the steps that were skipped, of 3 × 391
+    scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}
     runs = [
         made_up.make("cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, skipped_steps=skipped)
         for scale, skipped in scales.items()

@@ -30,7 +30,8 @@ def test_a_step_is_drawn_as_arithmetic_other_kernels_and_idle_with_eager_above_t
     others = step("fp32", 0.9, 10.0), step("amp_fp16", 0.5), step("fp32", 1.0, 9.0, "cuda_graph")
     section = why.section(read_all(tmp_path, graph, *others))
     (chart,) = parts_of(section, Chart)
-    steps = [(4.5, 4.5, 1.0), (2.0, 2.0, 4.0), (4.5, 4.5, 0.0), (1.5, 1.5, 0.0)]  # fp32, fp16, and as graphs
+    # fp32, fp16, and as graphs
+    steps = [(4.5, 4.5, 1.0), (2.0, 2.0, 4.0), (4.5, 4.5, 0.0), (1.5, 1.5, 0.0)]
     widths = [width for *_, width in bars_of(chart)]
     assert [tuple(widths[place : place + 3]) for place in range(0, 12, 3)] == steps
     assert bars_of(chart)[3:6] == [(1, 0, 2), (1, 2, 2), (1, 4, 4)]

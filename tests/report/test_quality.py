@@ -75,7 +75,8 @@ def test_the_cpu_is_not_judged_and_diverged_runs_make_it_inconclusive():
 
 def test_a_run_at_chance_is_named_and_curves_are_compared_by_their_fall():
     losses = {"fp32": [2.0, 1.5, 1.2, 1.1, 1.0], "tf32": [2.0, 1.5, 1.2, 1.1, 1.02]}
-    losses |= {"amp_fp16": [2.0, 1.9, 1.8, 1.7, 1.6], "amp_bf16": [2.0, None, None, None, None]}  # not finite
+    # not finite
+    losses |= {"amp_fp16": [2.0, 1.9, 1.8, 1.7, 1.6], "amp_bf16": [2.0, None, None, None, None]}
     facts = {"seconds": [3.0] * 5, "metric": [0.1] * 5, "parameters": {"epochs": 5}}
     runs = [made_up.make("cifar_resnet", name, train_loss=loss, **facts) for name, loss in losses.items()]
     said = " ".join(section_of(*runs)[3])

@@ -48,7 +48,8 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     assert table["what limits it"]["fp16 AMP"] == "kernel launches"
     lines = results.read_results(records).splitlines()
     text = " ".join(map(str.strip, lines))
-    assert text.index("TF32") < text.index("fp32") and "run 3" not in text  # their order is no caution
+    # their order is no caution
+    assert text.index("TF32") < text.index("fp32") and "run 3" not in text
     assert all(number in text for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32"))
     assert "amp_fp16" not in text and max(map(len, lines)) <= results.LINE_LENGTH
 

@@ -24,7 +24,8 @@ def test_whole_numbers_of_a_table_stay_whole_beside_a_gap_and_long_tables_of_run
 def test_text_of_a_record_is_plain_in_markdown_and_numbers_have_three_digits():
     assert [short(number) for number in (0.41234, 6.1, 12, 19230.77)] == ["0.412", "6.10", "12.0", "19,231"]
     assert plain("<b> a_b*c | $x$ `y`") == r"&lt;b&gt; a\_b\*c \| \$x\$ \`y\`"
-    for address in ("https://example.org/x", "www.example.org", "a@example.org"):  # of which "url" would make links
+    # of which "url" would make links
+    for address in ("https://example.org/x", "www.example.org", "a@example.org"):
         page = mistune.create_markdown(plugins=["url"])(f"see {plain(address)}")
         assert "href" not in page and address in page
 

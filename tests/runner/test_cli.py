@@ -34,8 +34,10 @@ def suite(tmp_path_factory):
 
 def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(suite, tmp_path, capsys, monkeypatch):
     """Its runs end well, fail, and fail after their record. A dry run names what is not finished."""
-    output = suite / "mixed {ends} [1]"  # papermill puts parameters into braces, nbconvert looks for patterns
-    (suite / "here").mkdir()  # the folder is named from where the user stands, and settings of Python do not matter
+    # papermill puts parameters into braces, nbconvert looks for patterns
+    output = suite / "mixed {ends} [1]"
+    # the folder is named from where the user stands, and settings of Python do not matter
+    (suite / "here").mkdir()
     (suite / "here" / "mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONOPTIMIZE": "2"}
     words = ("--output-dir", f"../{output.name}", "--jobs", 2)
@@ -178,4 +180,5 @@ def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(suite, tmp_path
         monkeypatch.setattr(folder.FileLock, "acquire", Mock(side_effect=error))
         assert main(suite, "one", "--output-dir", tmp_path / "one") == 2
     assert capsys.readouterr().err.count("\n") == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["flaky", "one"]  # none was set aside
+    # none was set aside
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flaky", "one"]

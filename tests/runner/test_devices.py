@@ -57,7 +57,8 @@ def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(monkeypatch
     monkeypatch.setattr(devices, "find_spec", lambda name: found)
     if usable:
         assert [device.number for device in choose_devices("1,0,1", None)] == [1, 0]
-        monkeypatch.setattr(devices, "find_spec", lambda name: None)  # not installed, which a run then says
+        # not installed, which a run then says
+        monkeypatch.setattr(devices, "find_spec", lambda name: None)
         assert [device.label for device in choose_devices("all", None)] == ["gpu0", "gpu1"]
     else:
         with pytest.raises(UserError, match="CUDA"):

@@ -93,11 +93,13 @@ def assert_whole(folder, count):
 def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     """Runs end in every way by themselves. Then the same command makes only what was spoilt."""
     output = tmp_path / "ends"
-    spec = tmp_path / "kernels" / "python3" / "kernel.json"  # as `ipython kernel install` of another Python leaves it
+    # as `ipython kernel install` of another Python leaves it
+    spec = tmp_path / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"}))
     (tmp_path / "events").write_text("low 0\noom_kill 0\n")
-    (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")  # the first kernel ends at once
+    # the first kernel ends at once
+    (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
@@ -122,7 +124,8 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     half = {one["precision"]: one["status"] for one in read_records(output) if one["settings"]["mode"] == "half"}
     assert half == {"fp32": "ok", "amp_bf16": "killed"}  # what was measured stays
     assert found["late"]["profile_reason"] == "RuntimeError: the chart broke"
-    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()  # while it ran
+    # while it ran
+    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()
     paths = {mode: output / f"{record['run_id']}.json" for mode, record in found.items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
     paths["fail"].unlink()
@@ -134,7 +137,8 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     assert trainings(output) == 4
     assert [record["status"] for record in records_of(output).values()] == [one["status"] for one in found.values()]
     times = json.loads((output / "logs" / "batch.json").read_text())["run_seconds"]
-    assert paths["ok"].stem in times and paths["fail"].stem not in times  # how long a failure took says nothing
+    # how long a failure took says nothing
+    assert paths["ok"].stem in times and paths["fail"].stem not in times
 
 
 DAEMONS = {  # ways to leave a process that no longer hangs on the notebook
@@ -175,7 +179,8 @@ def test_a_foreign_environment_that_names_the_folder_stops_no_start(suite, tmp_p
         try:
             with held(tmp_path / "out"):
                 pass
-            assert (foreign.poll() is None) == (given != {"RUNNER": "9" * 30})  # that run_all.py is gone
+            # that run_all.py is gone
+            assert (foreign.poll() is None) == (given != {"RUNNER": "9" * 30})
         finally:
             foreign.kill()
 
@@ -188,7 +193,8 @@ def started(suite, data, light=True):
     """
     words = command(suite, "wait", "--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data, light=light)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    # the tests may run under nohup
+    pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(words, **pipes) as runner:
         try:
             wait_for(lambda: len([*data.glob("begun-*")]) == 2)
@@ -248,9 +254,11 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, signals, go, miss
         if go:
             (tmp_path / go).touch()
         assert runner.stderr.read() == ""
-        assert runner.wait(timeout=120) in (1, -signal.SIGHUP, -signal.SIGTERM)  # a signal may meet the end of Python
+        # a signal may meet the end of Python
+        assert runner.wait(timeout=120) in (1, -signal.SIGHUP, -signal.SIGTERM)
         assert time.monotonic() - began < (batch.GRACE_SECONDS + 10 if go else batch.GRACE_SECONDS)
-    wait_for(lambda: not survivors(output), 10)  # what a signal kept the runner from ending ends by itself
+    # what a signal kept the runner from ending ends by itself
+    wait_for(lambda: not survivors(output), 10)
     complete(suite, tmp_path, missing)
 
 
@@ -259,7 +267,8 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
         for words in ((), ("--fresh",)):
             refused = call(suite, "wait", "--output-dir", output, *words)
             assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and "in use" in refused.stderr
-        assert (output / "logs" / ".lock").stat().st_mode & 0o777 == 0o600  # whoever can open it can hold it
+        # whoever can open it can hold it
+        assert (output / "logs" / ".lock").stat().st_mode & 0o777 == 0o600
         shutil.copytree(output, tmp_path / "copy")
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "go").touch()

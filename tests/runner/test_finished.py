@@ -31,7 +31,8 @@ def test_a_record_that_cannot_count_is_made_again(one_run):
     path = write_run(one_run)
     assert unfinished([one_run], GPUS) == []
     whole = json.loads(path.read_text())
-    for changes in ({"seed": [1]}, {"profile_reason": NOT_YET_EXPLAINED}):  # spoilt, or ended before it explained
+    # spoilt, or ended before it explained
+    for changes in ({"seed": [1]}, {"profile_reason": NOT_YET_EXPLAINED}):
         path.write_text(json.dumps(changed(whole, **changes)))
         assert unfinished([one_run], GPUS) == [one_run]
     path.unlink()

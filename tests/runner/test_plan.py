@@ -37,7 +37,8 @@ def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, stu
         assert [(run.order, len(run.run_ids)) for run in runs] == [(place, 1) for place in range(len(runs))]
         blocks = [list(block) for _, block in itertools.groupby(runs, lambda run: run.parameters["repeat"])]
         assert [block[0].parameters["repeat"] for block in blocks] == list(range(repeats))
-        assert blocks[-1] in planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))  # made alone
+        # made alone
+        assert blocks[-1] in planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))
         assert sorted(block[0].parameters["precisions"][0] for block in blocks[:4]) == sorted(FOUR)
 
 
@@ -60,7 +61,8 @@ def test_swept_seeds_are_numbered_and_entries_that_overlap_are_run_once(tmp_path
         *[(0, 0, ["amp_fp16"]), (0, 0, ["fp32", "tf32"])],
         *[(7, 1, ["amp_fp16"]), (7, 1, ["fp32", "tf32"])],
     ]
-    assert sum(run.minutes for run in runs) == pytest.approx(1.5)  # half of the second entry runs already
+    # half of the second entry runs already
+    assert sum(run.minutes for run in runs) == pytest.approx(1.5)
 
 
 def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tmp_path):
@@ -68,7 +70,8 @@ def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tm
     study = {"runs": [entry(lr="1e-2", batch_size="max", loss_scale=8)]}
     ((run,),) = planned(tmp_path, study, on_gpu=False, notebooks=folder)
     assert [run.parameters[name] for name in ("lr", "batch_size", "loss_scale")] == [0.01, "max", 8.0]
-    assert run.parameters.items() > {"mode": "ok", "epochs": 3, "repeat": 0}.items()  # its own, and common ones
+    # its own, and common ones
+    assert run.parameters.items() > {"mode": "ok", "epochs": 3, "repeat": 0}.items()
     for wrong in ({"lr": "x"}, {"channels_last": 1}, {"mode": 3}, {"moed": "ok"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             planned(tmp_path, {"runs": [entry(**wrong)]}, on_gpu=False, notebooks=folder)

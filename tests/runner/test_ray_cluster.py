@@ -111,7 +111,8 @@ def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tm
     assert "[1/2] " in said and "[2/2] " in said
     records = read_records(tmp_path)
     assert {record["gpu_uuid"] for record in records} == {"GPU-0", "GPU-1"}
-    assert {record["settings"]["data_dir"] for record in records} == {str(cluster[2] / "none")}  # as it was asked for
+    # as it was asked for
+    assert {record["settings"]["data_dir"] for record in records} == {str(cluster[2] / "none")}
 
 
 def test_interrupted_study_leaves_no_process_on_the_nodes(suite, tmp_path, cluster):

@@ -48,7 +48,8 @@ def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     for precision in SECONDS:
         said = ratios_in_words(*ended(precision, parameters={"repeat": 1}))
     assert ratios_of(said) == {"amp_bf16": (1.5, 2)}
-    graph = {"parameters": {"execution": "cuda_graph"}}  # another step of a ladder has an fp32 of its own
+    # another step of a ladder has an fp32 of its own
+    graph = {"parameters": {"execution": "cuda_graph"}}
     assert ratios_in_words(*ended("tf32", **graph, seconds=[1.0] * 3)) is None
     assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {"tf32": (1.5, 1)}
 
@@ -71,7 +72,8 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
     [
         ({}, False),
         ({"throttled": True, "throttle_fractions": [["thermal, software", 0.94]]}, True),
-        ({"throttled": True, "throttle_fractions": [["power cap", 0.94]]}, False),  # as every card at work
+        # as every card at work
+        ({"throttled": True, "throttle_fractions": [["power cap", 0.94]]}, False),
         ({"gpu_shared": True}, True),
         ({"synthetic": True, "parameters": {"dataset": "auto"}}, True),
     ],
@@ -91,7 +93,8 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
     [
         ("\x1b]0;title\x07", ""),
         ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),  # a link
-        ("\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066", ""),  # a reset, colours, a bell and text that runs backwards
+        # a reset, colours, a bell and text that runs backwards
+        ("\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066", ""),
         ("\x1b]0;title", "0;title"),  # without an end
         ("é \n\t", "é \n\t"),
     ],
@@ -137,6 +140,7 @@ def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
     shown = runner.create_time()
     boot = psutil._psplatform.boot_time()
     monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot + 3600)
-    kept = hasattr(psutil._psplatform, "BOOT_TIME")  # psutil 5 reads the clock once, so its start times stay
+    # psutil 5 reads the clock once, so its start times stay
+    kept = hasattr(psutil._psplatform, "BOOT_TIME")
     assert (psutil.Process().create_time() != shown) is not kept
     assert is_alive(runner)

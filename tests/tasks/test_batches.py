@@ -121,7 +121,8 @@ def test_a_batch_is_made_one_step_ahead_and_none_beyond_the_last_or_after_a_loop
     before = len(device.main.work)
     batches.close()
     assert made == [0, 1, "closed"]
-    kind, event = device.main.work[before]  # the next batch is still being made from tensors that are free from here on
+    # the next batch is still being made from tensors that are free from here on
+    kind, event = device.main.work[before]
     assert (kind, device.side.work[-1]) == ("wait", ("record", event))
 
 

@@ -32,7 +32,8 @@ def test_a_folder_tree_is_read_and_read_again_when_it_changes(tmp_path, monkeypa
     pixels, labels = data.images, data.labels
     assert (pixels.shape, pixels.dtype) == ((30, 3, 32, 32), torch.uint8)
     assert labels.tolist() == [label for label in range(10) for _ in range(3)]
-    assert pixels[4, :, 0, 0].tolist() == [101, 0, 154]  # the second of the second class, channels first
+    # the second of the second class, channels first
+    assert pixels[4, :, 0, 0].tolist() == [101, 0, 154]
     save_image(folder / "train" / "class05" / "7.png", 200)
     (folder / "train" / "class05" / "notes.txt").write_text("no image")
     assert load(tmp_path, "cifar10").train_samples == 31
@@ -159,7 +160,8 @@ def test_batches_made_together_are_those_made_one_by_one(options):
     tops, lefts = (torch.randint(9, (len(data.padded), 1), **draw) for _ in range(2))
     mirrored = torch.rand(len(data.padded), 1, **draw) >= 0.5
     batches = list(data.train_batches(3, torch.float32, 300))
-    assert [len(pixels) for pixels, _ in batches] == [300] * 6  # of 2,000; 16 MiB hold four batches of 32 x 32
+    # of 2,000; 16 MiB hold four batches of 32 x 32
+    assert [len(pixels) for pixels, _ in batches] == [300] * 6
     for number, (pixels, given) in enumerate(batches):
         assert torch.equal(given, data.train_labels[order[300 * number : 300 * (number + 1)]])
         for place in (0, 299):

@@ -8,7 +8,8 @@ from made_up_data import make_tree, save_image, write_csv, write_texts
 
 from mixed_precision_study.tasks.data_files import data_files_hash
 
-AUTO = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}  # what the data of these declare
+# what the data of these declare
+AUTO = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}
 
 
 def hash_in(folder, notebook="cifar_resnet", **parameters):

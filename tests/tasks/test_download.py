@@ -34,7 +34,8 @@ def test_named_data_are_refused_and_others_made_up(monkeypatch, tmp_path, capsys
     assert request.urlopen.call_args.kwargs["timeout"]
 
 
-@pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])  # read by processes, and in this one
+# read by processes, and in this one
+@pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])
 def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()

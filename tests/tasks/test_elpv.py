@@ -31,7 +31,8 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
         save_image(tmp_path / folder / "made.png", 80 * number, (20, 10), "L" if number else "RGB")
         (tmp_path / folder / "made.png").rename(tmp_path / folder / name)
     path = tmp_path / "mine.csv"
-    path.write_text("\ufeffpath,image,label\n" + "".join(f"{','.join(row)},\n" for row in rows))  # an empty last column
+    # an empty last column
+    path.write_text("\ufeffpath,image,label\n" + "".join(f"{','.join(row)},\n" for row in rows))
     (take, _, labels), source, _ = read(path)
     assert (source, labels.tolist(), labels.dtype) == ("csv", [1, 0, 0.5], torch.float32)
     pixels = [take(index) for index in range(3)]
@@ -88,7 +89,8 @@ def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(monkeyp
         (tmp_path / "elpv_dataset").mkdir()
     if left == "the code alone":
         (tmp_path / "elpv_dataset" / "__init__.py").touch()
-    if left != "a folder":  # as on Colab, where a missing package is installed if there is a network
+    # as on Colab, where a missing package is installed if there is a network
+    if left != "a folder":
         monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
         monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.CalledProcessError(1, "pip")))
     monkeypatch.delitem(sys.modules, "elpv_dataset", raising=False)
@@ -136,7 +138,8 @@ def test_both_loaders_give_the_same_held_out_batches_and_batches_of_one_shape():
     data, workers = load(), load(loader="workers", num_workers=0)
     plain, held_out = list(data.train_batches(1, torch.float32, 4)), list(data.eval_batches(torch.float32, 5))
     assert len(plain) == data.steps_per_epoch(4)
-    assert {tuple(pixels.shape) for pixels, _ in plain} == {(4, 3, 32, 48)}  # a smaller one would be searched anew
+    # a smaller one would be searched anew
+    assert {tuple(pixels.shape) for pixels, _ in plain} == {(4, 3, 32, 48)}
     assert_equal_batches(workers.eval_batches(torch.float32, 5), held_out)
     assert workers.fingerprint == data.fingerprint
     pixels, labels = next(workers.train_batches(0, torch.float16, 4))

@@ -66,14 +66,17 @@ def writing(count, **changes):
 def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
     network, write = make(kind).eval(), writing(30)
     with torch.no_grad():
-        network.decoder.bias[:WORDS] -= 5000  # as likely as before among themselves, and still never padding
+        # as likely as before among themselves, and still never padding
+        network.decoder.bias[:WORDS] -= 5000
         torch.manual_seed(5)
         state = torch.get_rng_state()
         first, second = write(network), write(network)
-        assert torch.get_rng_state().equal(state)  # a following repetition draws what it would have drawn
+        # a following repetition draws what it would have drawn
+        assert torch.get_rng_state().equal(state)
         other = writing(30, seed=1)(network)
         assert writing(0)(network) == []
-        assert len(set(writing(30, temperature=1e-9)(network))) < len(set(first))  # a low one writes likely words
+        # a low one writes likely words
+        assert len(set(writing(30, temperature=1e-9)(network))) < len(set(first))
         network.decoder.bias[3] = math.nan
         assert write(network) == []  # a model that is not finite writes no more
     assert first == second
@@ -104,11 +107,13 @@ def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last
 def test_the_transformer_is_that_of_torch_with_a_causal_mask():
     own = make("transformer")
     assert "places" not in own.state_dict()
-    assert LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5).places.shape == (5, 1, 15)  # any number of units
+    # any number of units
+    assert LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5).places.shape == (5, 1, 15)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
     other = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(16), enable_nested_tensor=False)
     with torch.no_grad():
-        for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):  # of one order
+        # of one order
+        for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):
             target.copy_(weight)
     text = torch.randint(WORDS, (5, 3))
     places = torch.zeros(5, 1, 16)

@@ -9,7 +9,8 @@ def test_the_wide_resnet_is_the_published_one():
     with torch.device("meta"):  # without the time to fill it
         network = WideResNet(10, 0.3, momentum=0.2)
         assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
-    assert sum(weight.numel() for weight in network.parameters()) == 36_479_194  # 36.5 million in the paper
+    # 36.5 million in the paper
+    assert sum(weight.numel() for weight in network.parameters()) == 36_479_194
     convolutions = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) == 25  # with the three shortcuts of 1 x 1: 28
     blocks = [module for module in network.modules() if isinstance(module, WideBlock)]

@@ -54,11 +54,13 @@ def test_guessing_by_frequency_gives_the_perplexity_of_that_guess():
     data = load()
     data.train, data.valid, data.vocabulary = torch.tensor([0, 0, 1]), torch.tensor([0, 1]), "ab"
     assert data.chance == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
-    assert (wikitext.perplexity(1.0), wikitext.perplexity(1e4)) == (math.e, math.inf)  # too large for a float
+    # too large for a float
+    assert (wikitext.perplexity(1.0), wikitext.perplexity(1e4)) == (math.e, math.inf)
 
 
 def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
-    assert wikitext.git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"  # as git itself says
+    # as git itself says
+    assert wikitext.git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
     contents = {name: f"a b {name}\n".encode() * 50 for name in ("train.txt", "valid.txt", "test.txt")}
     (tmp_path / "served").mkdir()
     for name, content in contents.items():
@@ -86,7 +88,8 @@ def test_lines_become_numbers(tmp_path):
     train, valid, test, vocabulary = wikitext.wikitext_in(folder)[0]
     assert vocabulary == ["<eos>", "=", "Title", "a", "b", "<unk>", "c", "d"]
     assert train.tolist() == [0, 1, 2, 1, 0, 3, 4, 5, 3, 0, 6, 7, 0]
-    assert (valid.tolist(), test.tolist()) == ([4, 5, 0], [])  # "strange" is not in the training text
+    # "strange" is not in the training text
+    assert (valid.tolist(), test.tolist()) == ([4, 5, 0], [])
     assert train.dtype == test.dtype == torch.int64
     write_texts(folder, test="d d\n")  # the default training text: a b <unk> a, c d
     assert wikitext.wikitext_in(folder)[0][2].tolist() == [5, 5, 3]
@@ -104,7 +107,8 @@ def test_a_test_text_that_is_missing_or_too_short_gives_no_batches(tmp_path, cap
     assert load(tmp_path).test_batches(torch.float32, 4) is None
     write_texts(tmp_path / "wikitext-2", train=lines, valid=lines, test=lines)
     data = load(tmp_path)
-    assert (data.source, data.used) == ("folder", "wikitext-2-like")  # other texts never have its name
+    # other texts never have its name
+    assert (data.source, data.used) == ("folder", "wikitext-2-like")
     test, held_out = (list(batches(torch.float32, 4)) for batches in (data.test_batches, data.eval_batches))
     assert [tuple(words.shape) for words, _ in test] == [(5, 10)] * 8
     assert_equal_batches(test, held_out)

@@ -107,7 +107,8 @@ def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_sear
 
 
 def test_a_probe_that_frees_the_cache_or_runs_out_of_memory_unsaid_does_not_fit(monkeypatch):
-    def counters(name, *values):  # a counter of the allocator reads these, one after the other; the other stays 0
+    # a counter of the allocator reads these, one after the other; the other stays 0
+    def counters(name, *values):
         count = functools.partial(next, iter(values))
         monkeypatch.setattr(batch_size, "count", lambda kind, _: count() if kind == name else 0)
 

@@ -87,7 +87,8 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
     if precision in ("amp_fp16", "o2_fp16"):
         assert captured.scaler.state_dict() == eager.scaler.state_dict()
     assert captured.skipped_steps == device.skipped_steps == eager.skipped_steps == (2 if precision in SCALED else 0)
-    assert captured.optimizer.lr is captured.optimizer.param_groups[0]["lr"] is rate  # a replay reads its address
+    # a replay reads its address
+    assert captured.optimizer.lr is captured.optimizer.param_groups[0]["lr"] is rate
     assert device.captured is None and type(device.optimizer) is (DeviceAdamW if make_optimizer else DeviceSGD)
     if make_optimizer:
         assert device.optimizer.steps.item() == 12 - device.skipped_steps
@@ -111,7 +112,8 @@ def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
 def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(precision, execution, skipped, scale):
     """A hidden state that is no longer finite makes every step overflow, and the scale then means nothing."""
     trainer, record = make_trainer(precision, execution), make_record(precision)
-    trainer.model = torch.nn.Identity()  # on the CPU a warm-up has three steps if something is compiled, else one
+    # on the CPU a warm-up has three steps if something is compiled, else one
+    trainer.model = torch.nn.Identity()
     warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
     assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
     assert trainer.scaler.get_scale() == scale
@@ -252,8 +254,10 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
     optimizers = on_device(kind(ours, 0.1, **options)), kind(theirs, 0.1, foreach=True, **options)
     for step in range(5):
         generator = torch.Generator().manual_seed(step)
-        for mine, other in zip(ours[:-1], theirs[:-1], strict=True):  # the last has no gradient, so it stays
-            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)  # always contiguous: another layout
+        # the last has no gradient, so it stays
+        for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
+            # always contiguous: another layout
+            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)
             mine.grad = other.grad.clone()
         for optimizer in optimizers:
             optimizer.step()
@@ -359,13 +363,15 @@ def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(device, monkeyp
         device.steps.step(torch.ones(2), None)
     assert device.calls == ["step"] * 3 + ["before", "capture", "step"] + ["replay"] * 3
     assert (device.steps.unseen_bytes, device.steps.taken) == (500, 6)
-    allocated = iter([1000, 1300, 900])  # as three epochs begin; what evaluations left is not counted as training's
+    # as three epochs begin; what evaluations left is not counted as training's
+    allocated = iter([1000, 1300, 900])
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
     assert [device.steps.unseen() for _ in range(3)] == [500, 200, 500]
     trainer = make_trainer("fp32")
     trainer.captured.graph = object()
     trainer.eager_step(flagged(0, overflow=False))
-    assert trainer.captured.graph is None  # because cuDNN may free its dropout state in a step outside the graph
+    # because cuDNN may free its dropout state in a step outside the graph
+    assert trainer.captured.graph is None
 
 
 @pytest.mark.parametrize(
@@ -387,4 +393,5 @@ def test_a_capture_that_fails_tells_its_first_cause(device, cause, kind):
     with pytest.raises(kind, match=str(cause).partition("\n")[0]) as raised:
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
-    assert device.calls[-2:] == ["reset", "generator new"]  # its memory is free; dropout goes on in the next run
+    # its memory is free; dropout goes on in the next run
+    assert device.calls[-2:] == ["reset", "generator new"]

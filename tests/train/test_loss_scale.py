@@ -42,7 +42,8 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
         scaler.update()
         trainer.steps += 1
 
-    for overflow in (True, True, False, False):  # a warm-up, whose scale and count of good steps are kept
+    # a warm-up, whose scale and count of good steps are kept
+    for overflow in (True, True, False, False):
         take(overflow)
     trainer.steps = 0
     expected = [[0, scaler.get_scale()]]
@@ -120,7 +121,8 @@ def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
 def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
     gradients = torch.tensor(values)
     assert flush_fraction([gradients], scale) == pytest.approx(fraction)
-    assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)  # over all tensors
+    # over all tensors
+    assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,8 @@ def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_with
         return linear_loss(network, batch, hidden)
 
     record, trainer = make_record(precision), trainer_of(precision, loss, Weights(5), loss_scale=1024.0)
-    batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-25, 0.0, last])  # the third is lost, but twice it is not
+    # the third is lost, but twice it is not
+    batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-25, 0.0, last])
     trainer.step(batch)
     read_gradients(record, trainer, iter([batch]))
     assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost

@@ -17,7 +17,8 @@ def test_the_switches_are_set_and_read_back(precision):
     wanted = "tf32" if precision == "tf32" else "ieee"
     assert set_fp32_precision(precision) == {"matmul": wanted, "conv": wanted, "rnn": wanted}
     assert torch.backends.cudnn.conv.fp32_precision == wanted
-    assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")  # torch.compile reads the older flag
+    # torch.compile reads the older flag
+    assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")
     assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
 
 

@@ -46,7 +46,8 @@ STEP = "mixed_precision_study.train.step"
 both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
 
 
-@pytest.mark.parametrize("scale", [None, 128])  # the usual one, or one that stays through growth and overflow
+# the usual one, or one that stays through growth and overflow
+@pytest.mark.parametrize("scale", [None, 128])
 @pytest.mark.parametrize("precision", SCALED)
 @both_executions
 def test_a_skipped_step_changes_no_bit_of_weights_masters_and_momenta(execution, precision, scale):
@@ -65,13 +66,15 @@ def test_a_skipped_step_changes_no_bit_of_weights_masters_and_momenta(execution,
 @both_executions
 def test_clipping_comes_after_unscaling(execution, precision):
     trainer = make_trainer(precision, lr=1.0, momentum=0.0, clip=0.01, execution=execution)
-    near = {"o3_fp16": 0.5, "bf16_true": 0.1}.get(precision, 1e-3)  # 16 bits round; the wrong order is off by the scale
+    # 16 bits round; the wrong order is off by the scale
+    near = {"o3_fp16": 0.5, "bf16_true": 0.1}.get(precision, 1e-3)
     assert norm_of_update(trainer) == pytest.approx(0.01, rel=near)
 
 
 OPTIMIZERS = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, foreach=True),
-    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, eps=1e-4, foreach=True),  # fp16 has no 1e-8
+    # fp16 has no 1e-8
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, eps=1e-4, foreach=True),
 }
 of_both_optimizers = pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
@@ -119,7 +122,8 @@ def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(make_o
         with torch.no_grad():
             for master, weight in zip(masters, network.parameters(), strict=True):
                 weight.copy_(master)
-        near = 0 if precision == "o2_fp16" else 2e-3  # the scaler rounds otherwise when it unscales fp16
+        # the scaler rounds otherwise when it unscales fp16
+        near = 0 if precision == "o2_fp16" else 2e-3
         assert trainer.step((images, labels))[0].item() == pytest.approx(loss.item(), rel=near, abs=0), number
 
 
@@ -133,7 +137,8 @@ def test_the_step_that_is_given_is_the_one_that_is_taken(execution):
     assert len(taken) == trainer.steps == 3
     network, _, *given, mode = taken[-1]
     assert (network, *given) == (trainer.network, None, trainer.loss_of, trainer.optimizer, trainer.scaler)
-    assert mode.cache is (execution == "eager")  # within a graph autocast's copies would be those of its capture
+    # within a graph autocast's copies would be those of its capture
+    assert mode.cache is (execution == "eager")
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -147,7 +152,8 @@ def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
     now = [*trainer.network.state_dict().values(), *trainer.masters]
     assert all(torch.equal(a, b) for a, b in zip(start, now, strict=True))
     assert [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)] == places
-    kept = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]  # a graph reads them in place
+    # a graph reads them in place
+    kept = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
     assert all(a is b for a, b in zip(momenta, kept, strict=True))
     assert not any(momentum.any() for momentum in momenta)
     assert trainer.steps == trainer.skipped_steps == 0
@@ -190,7 +196,8 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
     assert len(record.epoch_seconds) == 2 and len(record.step_ms_all) == 40 and len(record.block_seconds) == 20
     for epoch in (0, 1):
         steps = sum(record.step_ms_all[20 * epoch : 20 * epoch + 20]) / 1000
-        assert 0.8 * record.epoch_seconds[epoch] < steps <= record.epoch_seconds[epoch] + 1e-9  # they lie within it
+        # they lie within it
+        assert 0.8 * record.epoch_seconds[epoch] < steps <= record.epoch_seconds[epoch] + 1e-9
         assert sum(record.block_seconds[10 * epoch : 10 * epoch + 10]) == pytest.approx(steps)
         assert 0.1 <= record.data_wait_seconds_all[epoch] < record.epoch_seconds[epoch]
     assert record.peak_allocated_mib is None  # no GPU: not zero
@@ -275,7 +282,8 @@ def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epo
         with profile:
             trainer.step(make_batch(1))
     names = [" ".join(event.name for event in profile.events()) for profile in profiles]
-    assert "softmax" in names[0] and "softmax" not in names[1]  # the loss is compiled with its network
+    # the loss is compiled with its network
+    assert "softmax" in names[0] and "softmax" not in names[1]
     if execution == "compile":
         images, labels = make_batch()
         with pytest.raises(RuntimeError, match="compiled again within a timed epoch"):
@@ -296,7 +304,8 @@ def test_the_compile_mode_is_for_training_alone(monkeypatch, compile_mode):
 @NEEDS_COMPILER
 @pytest.mark.slow
 def test_code_compiled_for_one_autocast_type_is_not_used_for_another():
-    for precision, dtype in (("amp_fp16", torch.float16), ("amp_bf16", torch.bfloat16)):  # on the disk of one machine
+    # on the disk of one machine
+    for precision, dtype in (("amp_fp16", torch.float16), ("amp_bf16", torch.bfloat16)):
         trainer = make_trainer(precision, execution="compile")
         with torch.no_grad(), trainer.mode.autocast():
             assert trainer.model(make_batch()[0]).dtype == dtype
@@ -313,7 +322,8 @@ def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_say
     read_search(off, pretend_trainer(), 3.0, 0.5)
     allow_search()
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, SEARCH_LIMIT)
-    for first in (3.0, 0.6):  # the second time it has searched already, in the last probe or an earlier repeat
+    # the second time it has searched already, in the last probe or an earlier repeat
+    for first in (3.0, 0.6):
         read_search(record, pretend_trainer(), first, 0.5)
         assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (2.5, 10, None)
     read_search(cpu, pretend_trainer("cpu"), 3.0, 0.5)
@@ -342,5 +352,6 @@ def test_compiling_is_no_part_of_the_search(monkeypatch):
     trainer, record = make_trainer("fp32"), make_record()
     warm_up(record, trainer, lambda: iter([make_batch()]))
     ((first, steady),) = given
-    assert first == pytest.approx(steady - 2.5)  # one step on the CPU, of which compiling "took" 2.5 s
+    # one step on the CPU, of which compiling "took" 2.5 s
+    assert first == pytest.approx(steady - 2.5)
     assert math.isfinite(steady)
