@@ -8,7 +8,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leave
 try:
     from mixed_precision_study.runner.cli import run_as_program
 except ModuleNotFoundError as error:
-    print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
+    print(
+        f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt",
+        file=sys.stderr,
+    )
     sys.exit(2)
 except KeyboardInterrupt:  # while it loads, so nothing has begun
     sys.exit(1)

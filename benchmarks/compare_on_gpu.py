@@ -37,7 +37,9 @@ class Averaged(torch.optim.Optimizer):
     """Schedule-free gradient descent: counters in its groups, and other weights to evaluate than to train."""
 
     def __init__(self, weights, lr=0.05, beta=0.9, rise=20):
-        super().__init__(weights, {"lr": lr, "beta": beta, "rise": rise, "k": 0, "total": 0.0, "training": True})
+        super().__init__(
+            weights, {"lr": lr, "beta": beta, "rise": rise, "k": 0, "total": 0.0, "training": True}
+        )
 
     @torch.no_grad()
     def change(self, training):
@@ -71,7 +73,9 @@ def loss_of(model, batch):
 
 
 def accuracy(model, batches):
-    return torch.stack([(model(**one).logits.argmax(1) == one["labels"]).float().mean() for one in batches]).mean()
+    return torch.stack(
+        [(model(**one).logits.argmax(1) == one["labels"]).float().mean() for one in batches]
+    ).mean()
 
 
 def plain(make_model, batches, make_optimizer, precision, seed):
@@ -101,12 +105,25 @@ def plain(make_model, batches, make_optimizer, precision, seed):
 
 
 def compared(name, make_model, batches, make_optimizer, folder, **given):
-    held_out = {"evaluate": accuracy, "eval_batches": batches, "metric": Metric("accuracy", better="higher")}
-    given |= {"make_optimizer": make_optimizer, "epochs": EPOCHS, "max_steps": STEPS, "output_dir": f"{folder}/{name}"}
+    held_out = {
+        "evaluate": accuracy,
+        "eval_batches": batches,
+        "metric": Metric("accuracy", better="higher"),
+    }
+    given |= {
+        "make_optimizer": make_optimizer,
+        "epochs": EPOCHS,
+        "max_steps": STEPS,
+        "output_dir": f"{folder}/{name}",
+    }
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         # repeat=1, because the first repetition also explains itself, which takes long
-        records = compare(name, make_model, batches, loss_of, repeat=1, loss_scale=SCALE, **held_out, **given)
-    if reasons := [f"{record.precision}: {record.reason}" for record in records if record.status != "ok"]:
+        records = compare(
+            name, make_model, batches, loss_of, repeat=1, loss_scale=SCALE, **held_out, **given
+        )
+    if reasons := [
+        f"{record.precision}: {record.reason}" for record in records if record.status != "ok"
+    ]:
         sys.exit(f"{name}: {'; '.join(reasons)}")
     return records
 
@@ -114,34 +131,59 @@ def compared(name, make_model, batches, make_optimizer, folder, **given):
 def main():
     began, rows = time.perf_counter(), []
     folder, drawn = tempfile.mkdtemp(), torch.manual_seed(0)
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 4 * WIDTH}
-    BertForSequenceClassification(BertConfig(vocab_size=512, **sizes)).save_pretrained(f"{folder}/bert")
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 4 * WIDTH,
+    }
+    BertForSequenceClassification(BertConfig(vocab_size=512, **sizes)).save_pretrained(
+        f"{folder}/bert"
+    )
     tokens = torch.randint(512, (STEPS, BATCH, LENGTH), generator=drawn)
     batches = [{"input_ids": part, "labels": (part[:, 0] >= 256).long()} for part in tokens]
-    bert = partial(BertForSequenceClassification.from_pretrained, f"{folder}/bert", attn_implementation="eager")
+    bert = partial(
+        BertForSequenceClassification.from_pretrained, f"{folder}/bert", attn_implementation="eager"
+    )
     modes = {"fp32": 1e-6, "amp_bf16": 1e-3, **({"amp_fp16": 1e-3} if GPU else {})}
     for name, make_optimizer in (("AdamW", adamw), ("schedule-free", Averaged)):
         for record in compared(name, bert, batches, make_optimizer, folder, precisions=[*modes]):
             losses, right = plain(bert, batches, make_optimizer, record.precision, 0)
-            apart = max(abs(own / other - 1) for own, other in zip(record.train_loss, losses, strict=True))
-            told = f"{record.warmup_steps} warm-up steps, losses {losses[0]:.4f} to {losses[-1]:.4f}"
+            apart = max(
+                abs(own / other - 1) for own, other in zip(record.train_loss, losses, strict=True)
+            )
+            told = (
+                f"{record.warmup_steps} warm-up steps, losses {losses[0]:.4f} to {losses[-1]:.4f}"
+            )
             told += f", accuracy {record.metric[-1]:.3f} and {right:.3f}"
-            rows.append((f"{name}, eager, {record.precision}", apart, modes[record.precision], told))
+            rows.append(
+                (f"{name}, eager, {record.precision}", apart, modes[record.precision], told)
+            )
     executions, apart, fell = (["cuda_graph", "compile"] if GPU else ["eager"]), {}, []
     for seed in range(SEEDS):
         losses, _ = plain(bert, batches, adamw, "amp_bf16", seed)
         fell.append(losses[0] - losses[-1])
         given = {"precisions": ["amp_bf16"], "execution": executions, "seed": seed}
-        for execution, record in zip(executions, compared("seeds", bert, batches, adamw, folder, **given), strict=True):
+        for execution, record in zip(
+            executions, compared("seeds", bert, batches, adamw, folder, **given), strict=True
+        ):
             apart.setdefault(execution, []).append(record.train_loss[-1] - losses[-1])
     for execution, found in apart.items():
         half = student.ppf(0.975, len(found) - 1) * statistics.stdev(found) / len(found) ** 0.5
-        worst = max(abs(statistics.fmean(found) + side * half) for side in (-1, 1)) / statistics.fmean(fell)
+        worst = max(
+            abs(statistics.fmean(found) + side * half) for side in (-1, 1)
+        ) / statistics.fmean(fell)
         told = f"{SEEDS} seeds, mean difference {statistics.fmean(found):+.2e}, half the interval {half:.1e}"
         rows.append((f"AdamW, {execution}, amp_bf16", worst, 0.02, told))
-    print(torch.cuda.get_device_name() if GPU else "CPU", torch.__version__, f"{time.perf_counter() - began:.0f} s")
+    print(
+        torch.cuda.get_device_name() if GPU else "CPU",
+        torch.__version__,
+        f"{time.perf_counter() - began:.0f} s",
+    )
     for name, value, most, told in rows:
-        print(f"{name:32} {value:8.1e} of at most {most:.0e}  {'ok' if value <= most else 'NOT OK':6}  {told}")
+        print(
+            f"{name:32} {value:8.1e} of at most {most:.0e}  {'ok' if value <= most else 'NOT OK':6}  {told}"
+        )
     return int(any(value > most for _, value, most, _ in rows))
 
 

@@ -29,13 +29,18 @@ class Gpt(torch.nn.Module):
     def __init__(self, width: int = 64, layers: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
-        layer = torch.nn.TransformerEncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True)
+        layer = torch.nn.TransformerEncoderLayer(
+            width, width // 32, 4 * width, dropout=0.0, batch_first=True
+        )
         body, table = torch.nn.TransformerEncoder(layer, layers), torch.nn.Embedding(512, width)
         self.layers = torch.nn.Sequential(table, body, torch.nn.Linear(width, 512))
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = self.layers(input_ids)
-        return {"loss": functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()), "logits": logits}
+        return {
+            "loss": functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()),
+            "logits": logits,
+        }
 
 
 def with_trainer(steps: int) -> torch.Tensor:
@@ -45,8 +50,16 @@ def with_trainer(steps: int) -> torch.Tensor:
     # the mistake: a read
     model.register_forward_hook(lambda *call: call[2]["loss"].item() and None)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"use_cpu": DEVICE == "cpu", "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0}
-        arguments = TrainingArguments(folder, per_device_train_batch_size=8, max_steps=steps, bf16=True, **options)
+        options = {
+            "use_cpu": DEVICE == "cpu",
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "seed": 0,
+        }
+        arguments = TrainingArguments(
+            folder, per_device_train_batch_size=8, max_steps=steps, bf16=True, **options
+        )
         return torch.tensor(Trainer(model, arguments, train_dataset=DATA).train().training_loss)
 
 
@@ -54,7 +67,10 @@ def with_accelerate(steps: int) -> torch.Tensor:
     from accelerate import Accelerator
 
     accelerator, model = Accelerator(mixed_precision="bf16", cpu=DEVICE == "cpu"), Gpt()
-    optimizer, loader = torch.optim.AdamW(model.parameters(), 1e-3), torch.utils.data.DataLoader(DATA, 8)
+    optimizer, loader = (
+        torch.optim.AdamW(model.parameters(), 1e-3),
+        torch.utils.data.DataLoader(DATA, 8),
+    )
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for batch in itertools.islice(itertools.cycle(loader), steps):  # the mistake: no zero_grad()
         loss = model(**batch)["loss"]
@@ -75,7 +91,9 @@ def with_lightning(steps: int) -> torch.Tensor:
             self.loss = self.model(**batch)["loss"]
             return self.loss
 
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     trainer = lightning.Trainer(devices=1, precision="bf16-true", max_steps=steps, **quiet)
     # the mistake: weights in bf16 alone
     trainer.fit(module := Module(), torch.utils.data.DataLoader(DATA, 8))
@@ -110,8 +128,13 @@ def time_steps(name: str, model: torch.nn.Module, loss_of, warm_up: int, steps: 
         loss.item()
         marks.append(time.perf_counter())
     times = [1000 * (b - a) for a, b in itertools.pairwise(marks)][warm_up - 1 :]
-    medians = [statistics.median(part) for part in (times[:steps], times[steps + 8 : steps + 28], times[-steps:])]
-    print(f"{name}: {medians} ms before, timed and after; {[one.rule for one in watch.stop().mistakes]}")
+    medians = [
+        statistics.median(part)
+        for part in (times[:steps], times[steps + 8 : steps + 28], times[-steps:])
+    ]
+    print(
+        f"{name}: {medians} ms before, timed and after; {[one.rule for one in watch.stop().mistakes]}"
+    )
 
 
 def main() -> None:
@@ -122,11 +145,19 @@ def main() -> None:
             plain = train(40)
             with diagnose(on_report=reports.append):
                 watched = train(40)
-            print(train.__name__, *reports[0].mistakes, f"same bits: {torch.equal(plain, watched)}", sep="\n    ")
+            print(
+                train.__name__,
+                *reports[0].mistakes,
+                f"same bits: {torch.equal(plain, watched)}",
+                sep="\n    ",
+            )
     photos = torch.randn((2, 3, 32, 32) if small else (64, 3, 224, 224), device=DEVICE)
     words = torch.randint(512, (2, 16) if small else (16, 512), device=DEVICE)
     torch.set_float32_matmul_precision("high")
-    resnet, gpt = torchvision.models.resnet50().to(DEVICE), Gpt(*((64, 1) if small else (512, 8))).to(DEVICE)
+    resnet, gpt = (
+        torchvision.models.resnet50().to(DEVICE),
+        Gpt(*((64, 1) if small else (512, 8))).to(DEVICE),
+    )
     compiled, counts = torch.compile(gpt), (3, 5) if small else (20, 60)
     time_steps("ResNet-50", resnet, lambda: resnet(photos).float().square().mean(), *counts)
     time_steps("GPT", gpt, lambda: gpt(words, words)["loss"], *counts)

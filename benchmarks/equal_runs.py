@@ -77,13 +77,20 @@ def splits_of(blocks: list[list[dict]]) -> list[Split]:
         draw = random.Random(0)  # noqa: S311 - no secret
         numbers = range(len(blocks))
         drawn = [
-            (tuple(draw.sample(numbers, A_SIDE)), tuple(tuple(draw.sample(range(size), 2)) for _ in range(A_SIDE)))
+            (
+                tuple(draw.sample(numbers, A_SIDE)),
+                tuple(tuple(draw.sample(range(size), 2)) for _ in range(A_SIDE)),
+            )
             for _ in range(MOST_SPLITS)
         ]
-    return [tuple((number, *sides) for number, sides in zip(*split, strict=True)) for split in drawn]
+    return [
+        tuple((number, *sides) for number, sides in zip(*split, strict=True)) for split in drawn
+    ]
 
 
-def false_positive_rate(runs: list[dict], different: Callable[[Pairs], bool | None] = called_different) -> dict | None:
+def false_positive_rate(
+    runs: list[dict], different: Callable[[Pairs], bool | None] = called_different
+) -> dict | None:
     """Return how often equal runs are called faster or slower than each other, or None with fewer than eight.
 
     `runs` are equal runs in the order in which they were made, and `different` judges four pairs of them. The runs
@@ -103,7 +110,9 @@ def false_positive_rate(runs: list[dict], different: Callable[[Pairs], bool | No
         return None
     outcomes = []
     for split in splits_of(blocks):
-        word = different([(blocks[number][own], blocks[number][base]) for number, own, base in split])
+        word = different(
+            [(blocks[number][own], blocks[number][base]) for number, own, base in split]
+        )
         if word is not None:
             outcomes.append(({number for number, *_ in split}, word))
     seconds = [math.log(sum(run["epoch_seconds"])) for block in blocks for run in block]
@@ -124,7 +133,9 @@ def share_of(words: Iterable[bool]) -> float | None:
 
 def jackknife_error(outcomes: list[tuple[set[int], bool]], blocks: int) -> float | None:
     """Return the standard error of the share of true outcomes, each of them with the blocks that it rests on."""
-    without = [share_of(word for used, word in outcomes if number not in used) for number in range(blocks)]
+    without = [
+        share_of(word for used, word in outcomes if number not in used) for number in range(blocks)
+    ]
     rates = [rate for rate in without if rate is not None]
     if len(rates) < blocks or blocks <= A_SIDE:
         return None
@@ -137,7 +148,10 @@ def table(records: Iterable[dict]) -> str:
     The last line pools the runs whose rate has an error. Its upper limit is 1.64 errors above the mean rate, so a true
     rate would exceed it in one of twenty cases.
     """
-    lines = ["| equal runs | processes | s an epoch | scatter | called faster or slower |", "|---|---|---|---|---|"]
+    lines = [
+        "| equal runs | processes | s an epoch | scatter | called faster or slower |",
+        "|---|---|---|---|---|",
+    ]
     pooled = []
     for runs in equal_runs(records):
         found, means = false_positive_rate(runs), [fmean(run["epoch_seconds"]) for run in runs]
@@ -151,7 +165,9 @@ def table(records: Iterable[dict]) -> str:
             name += f", {settings['execution']}"
             times = f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f}) | {found['scatter']:.1%}"
             rate += f" of {found['splits']:,}"
-            lines.append(f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |")
+            lines.append(
+                f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |"
+            )
     if len(pooled) > 1:
         rate = fmean(one["rate"] for one in pooled)
         error = math.hypot(*(one["error"] for one in pooled)) / len(pooled)
@@ -166,7 +182,9 @@ def main() -> None:
     parser.add_argument("folder", help="with records of at least six equal runs")
     text = table(read_records(parser.parse_args().folder)[0])
     if text.count("\n") < 2:
-        sys.exit(f"There are no {2 * A_SIDE} equal runs in that folder; run_all.py makes them with -p repeats 24.")
+        sys.exit(
+            f"There are no {2 * A_SIDE} equal runs in that folder; run_all.py makes them with -p repeats 24."
+        )
     print(text)
 
 

@@ -60,7 +60,8 @@ def train(steps: int, every: int, **options) -> tuple[list[float], RunRecord]:
     )
     losses = [trainer.step(batch)[0].item() for batch in batches(steps)]
     record = RunRecord(
-        run=Run(run_id="lost updates", notebook="lost_updates", precision=trainer.precision), settings={}
+        run=Run(run_id="lost updates", notebook="lost_updates", precision=trainer.precision),
+        settings={},
     )
     read_lost_updates(record, trainer, batches(1))
     means = [sum(losses[start : start + every]) / every for start in range(0, steps, every)]
@@ -89,7 +90,9 @@ def draw(curves: dict[str, list[float]], every: int, file: str) -> None:
     for (name, curve), line in zip(curves.items(), ("-", ":", "--"), strict=True):
         axes.plot([(place + 1) * every for place in range(len(curve))], curve, line, label=name)
     axes.set(yscale="log", xlabel="step", ylabel="training loss")
-    axes.set_title("Pure bf16 stalls where updates are rounded away (on a CPU)", size=10, loc="left")
+    axes.set_title(
+        "Pure bf16 stalls where updates are rounded away (on a CPU)", size=10, loc="left"
+    )
     axes.legend(frameon=False)
     figure.savefig(file, dpi=100)
 

@@ -45,7 +45,12 @@ from mixed_precision_study.parameters import UserError  # noqa: E402
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CELLS = [  # cell, unit, their contender, ours; the first word is the function below that runs it
     ("EfficientNet-B0, 384 x 512, bf16 AMP, eager", "images/s", "timm eager", "efficientnet eager"),
-    ("EfficientNet-B0, 384 x 512, fp16 AMP, best", "images/s", "timm best", "efficientnet compile_cuda_graph"),
+    (
+        "EfficientNet-B0, 384 x 512, fp16 AMP, best",
+        "images/s",
+        "timm best",
+        "efficientnet compile_cuda_graph",
+    ),
     ("GPT-2 124M, bf16 AMP, eager", "tokens/s", "nanogpt eager", "gpt eager"),
     ("GPT-2 124M, bf16 AMP, compiled", "tokens/s", "nanogpt compile", "gpt compile"),
     ("GPT-2 124M, bf16 AMP, best", "tokens/s", "nanogpt compile", "gpt compile_cuda_graph"),
@@ -64,7 +69,9 @@ def changed(text: str, changes: list[tuple[str, str]]) -> str:
     """Return a text with these changes. Raises UserError where there is no such place in it."""
     for old, new in changes:
         if old not in text:
-            raise UserError(f"The checkout has no {old!r}, because it is of another version than this script knows.")
+            raise UserError(
+                f"The checkout has no {old!r}, because it is of another version than this script knows."
+            )
         text = text.replace(old, new)
     return text
 
@@ -77,18 +84,45 @@ def run_script(path: Path, arguments: list[str], changes: list[tuple[str, str]],
     module = types.ModuleType("peer")
     sys.modules["peer"] = module  # torch.compile looks a function's module up
     vars(module).update(given)
-    exec(compile(changed(path.read_text(encoding="utf-8"), changes), str(path), "exec"), vars(module))  # noqa: S102, a checkout that the user names
+    code = compile(changed(path.read_text(encoding="utf-8"), changes), str(path), "exec")
+    exec(code, vars(module))  # noqa: S102, a checkout that the user names
     return vars(module)
 
 
 def timm(way: str, checkout: Path, tiny: bool) -> float:
     """Return images per second of timm's benchmark.py."""
     height, width, batch, steps = ("64", "96", "4", "5") if tiny else ("384", "512", "32", "100")
-    words = ["--bench", "train", "--model", "tf_efficientnet_b0", "--num-classes", "1", "--device", DEVICE, "-b", batch]
-    words += ["--input-size", "3", height, width, "--num-bench-iter", steps, "--amp", "--channels-last", "--no-retry"]
+    words = [
+        "--bench",
+        "train",
+        "--model",
+        "tf_efficientnet_b0",
+        "--num-classes",
+        "1",
+        "--device",
+        DEVICE,
+        "-b",
+        batch,
+    ]
+    words += [
+        "--input-size",
+        "3",
+        height,
+        width,
+        "--num-bench-iter",
+        steps,
+        "--amp",
+        "--channels-last",
+        "--no-retry",
+    ]
     words += ["--amp-dtype", "bfloat16"] if way == "eager" or DEVICE == "cpu" else []
     words += ["--torchcompile", "--torchcompile-mode", "reduce-overhead"] if way == "best" else []
-    changes = [("t_end = self.time_fn(True)\n            if detail", "t_end = self.time_fn()\n            if detail")]
+    changes = [
+        (
+            "t_end = self.time_fn(True)\n            if detail",
+            "t_end = self.time_fn()\n            if detail",
+        )
+    ]
     changes += [("t_run_elapsed = self.time_fn() - t", "t_run_elapsed = self.time_fn(True) - t")]
     names = run_script(checkout / "benchmark.py", words, changes)
     return names["benchmark"](names["parser"].parse_args())["train_samples_per_sec"]
@@ -102,8 +136,17 @@ def gpt_size(tiny: bool) -> tuple[int, int, int, dict[str, int]]:
 def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
     """Return tokens per second of nanoGPT's train.py, between two lines that it prints 20 steps apart."""
     batch, block, apart, small = gpt_size(tiny)
-    values = small | {"batch_size": batch, "block_size": block, "gradient_accumulation_steps": MICRO_BATCHES}
-    values |= {"log_interval": apart, "max_iters": 3 * apart, "lr_decay_iters": 3 * apart, "warmup_iters": WARMUP}
+    values = small | {
+        "batch_size": batch,
+        "block_size": block,
+        "gradient_accumulation_steps": MICRO_BATCHES,
+    }
+    values |= {
+        "log_interval": apart,
+        "max_iters": 3 * apart,
+        "lr_decay_iters": 3 * apart,
+        "warmup_iters": WARMUP,
+    }
     values |= {"device": DEVICE, "compile": way == "compile", "always_save_checkpoint": False}
     lines = []
 
@@ -112,8 +155,13 @@ def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
             lines.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"--{name}={value}" for name, value in (values | {"out_dir": folder, "dataset": folder}).items()]
-        np.random.default_rng(0).integers(0, 50257, 1_000_000, np.uint16).tofile(Path(folder, "train.bin"))
+        words = [
+            f"--{name}={value}"
+            for name, value in (values | {"out_dir": folder, "dataset": folder}).items()
+        ]
+        np.random.default_rng(0).integers(0, 50257, 1_000_000, np.uint16).tofile(
+            Path(folder, "train.bin")
+        )
         changes = [("if iter_num % eval_interval == 0 and master_process", "if False")]
         run_script(checkout / "train.py", words, changes, print=noted)
     return MICRO_BATCHES * batch * block * apart / statistics.median(np.diff(lines[1:]))
@@ -147,10 +195,16 @@ def cifar(way: str, checkout: Path, tiny: bool) -> float:
     torchvision.datasets.CIFAR10 = Images
     os.popen = lambda *_: io.StringIO("24 80")  # its progress bar asks for the terminal's size
     whole = "net = net.to(device)\nif device == 'cuda':\n    net = torch.nn.DataParallel(net)\n"
-    changes = [("\nnet = SimpleDLA()", "\nnet = ResNet18()"), ("\nfor epoch in range(", "\nfor epoch in () and range(")]
+    changes = [
+        ("\nnet = SimpleDLA()", "\nnet = ResNet18()"),
+        ("\nfor epoch in range(", "\nfor epoch in () and range("),
+    ]
     if way == "best":
         workers = f"num_workers={max(2, len(os.sched_getaffinity(0)) - 2)})"
-        changes += [(whole, "net = fast(net.to(device))\nif device == 'cuda':\n"), ("num_workers=2)", workers)]
+        changes += [
+            (whole, "net = fast(net.to(device))\nif device == 'cuda':\n"),
+            ("num_workers=2)", workers),
+        ]
     names = run_script(checkout / "main.py", [], changes, fast=fast)
     seconds = []
     if tiny:
@@ -176,14 +230,25 @@ def gpt(execution: str, checkout: Path, tiny: bool) -> float:
 
     batch, block, steps, small = gpt_size(tiny)
     config = GPTConfig(block_size=block, vocab_size=50304, dropout=0.0, bias=False, **small)
-    texts = torch.randint(50257, (steps * MICRO_BATCHES, batch, block + 1), generator=torch.Generator().manual_seed(0))
-    given = dict(precisions=["amp_bf16"], epochs=3, max_steps=steps, repeat=1, clip=1.0, execution=execution)
+    texts = torch.randint(
+        50257, (steps * MICRO_BATCHES, batch, block + 1), generator=torch.Generator().manual_seed(0)
+    )
+    given = dict(
+        precisions=["amp_bf16"], epochs=3, max_steps=steps, repeat=1, clip=1.0, execution=execution
+    )
     given |= {"accumulate": MICRO_BATCHES, "schedule": lambda step: learning_rate(step, 3 * steps)}
-    given["make_optimizer"] = lambda model: model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), DEVICE)
+    given["make_optimizer"] = lambda model: model.configure_optimizers(
+        0.1, 6e-4, (0.9, 0.95), DEVICE
+    )
     batches = [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
     with tempfile.TemporaryDirectory() as folder:
         (record,) = compare(
-            "gpt", lambda: GPT(config), batches, lambda model, batch: model(*batch)[1], output_dir=folder, **given
+            "gpt",
+            lambda: GPT(config),
+            batches,
+            lambda model, batch: model(*batch)[1],
+            output_dir=folder,
+            **given,
         )
     return MICRO_BATCHES * batch * block * steps / statistics.median(record.epoch_seconds)
 
@@ -197,9 +262,17 @@ def of_notebook(name: str, **parameters) -> float:
 
 
 def efficientnet(execution: str, checkout: Path, tiny: bool) -> float:
-    parameters = {"image_height": 64, "image_width": 96, "batch_size": 4, "max_steps": 3} if tiny else {"max_steps": 60}
-    parameters |= {"precisions": ["amp_bf16" if execution == "eager" or DEVICE == "cpu" else "amp_fp16"]}
-    return of_notebook("efficientnet_regression", execution=execution, channels_last=True, **parameters)
+    parameters = (
+        {"image_height": 64, "image_width": 96, "batch_size": 4, "max_steps": 3}
+        if tiny
+        else {"max_steps": 60}
+    )
+    parameters |= {
+        "precisions": ["amp_bf16" if execution == "eager" or DEVICE == "cpu" else "amp_fp16"]
+    }
+    return of_notebook(
+        "efficientnet_regression", execution=execution, channels_last=True, **parameters
+    )
 
 
 def resnet(execution: str, checkout: Path, tiny: bool) -> float:
@@ -207,11 +280,18 @@ def resnet(execution: str, checkout: Path, tiny: bool) -> float:
     precision = "amp_bf16" if best else "tf32" if DEVICE == "cuda" else "fp32"
     parameters = {"batch_size": 4, "max_steps": 3} if tiny else {"max_steps": 390}
     return of_notebook(
-        "cifar_resnet", model="resnet18", precisions=[precision], execution=execution, channels_last=best, **parameters
+        "cifar_resnet",
+        model="resnet18",
+        precisions=[precision],
+        execution=execution,
+        channels_last=best,
+        **parameters,
     )
 
 
-RUN = {function.__name__: function for function in (timm, nanogpt, cifar, gpt, efficientnet, resnet)}
+RUN = {
+    function.__name__: function for function in (timm, nanogpt, cifar, gpt, efficientnet, resnet)
+}
 USED = {"gpt": "nanogpt"}  # whose checkout a contender of ours uses
 
 
@@ -235,7 +315,9 @@ def peers_of(measured: list[dict]) -> list[dict]:
     for cell, unit, theirs, ours in CELLS:
         speeds = {
             contender: {
-                (row["round"], row["gpu"]): float(row["speed"]) for row in measured if row["contender"] == contender
+                (row["round"], row["gpu"]): float(row["speed"])
+                for row in measured
+                if row["contender"] == contender
             }
             for contender in (theirs, ours)
         }
@@ -244,16 +326,35 @@ def peers_of(measured: list[dict]) -> list[dict]:
             continue
         logs = [float(np.log(speeds[ours][key] / speeds[theirs][key])) for key in both]
         middle, half = statistics.fmean(logs), half_width(logs, 0.95) if len(logs) > 1 else None
-        row = {"cell": cell, "unit": unit, "peer": theirs, "ours": statistics.median(speeds[ours][key] for key in both)}
-        row |= {"theirs": statistics.median(speeds[theirs][key] for key in both), "ratio": exponential(middle)}
-        row |= {"low": half and exponential(middle - half), "high": half and exponential(middle + half), "n": len(both)}
-        rows.append({name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()})
+        row = {
+            "cell": cell,
+            "unit": unit,
+            "peer": theirs,
+            "ours": statistics.median(speeds[ours][key] for key in both),
+        }
+        row |= {
+            "theirs": statistics.median(speeds[theirs][key] for key in both),
+            "ratio": exponential(middle),
+        }
+        row |= {
+            "low": half and exponential(middle - half),
+            "high": half and exponential(middle + half),
+            "n": len(both),
+        }
+        rows.append(
+            {
+                name: f"{value:.4g}" if isinstance(value, float) else value
+                for name, value in row.items()
+            }
+        )
     return rows
 
 
 def measure(contender: str, options: argparse.Namespace) -> float | None:
     """Return the speed of a contender in a process of its own; None where it fails, which prints its last line."""
-    words = [sys.executable, __file__, str(options.folder), "--one", contender] + ["--tiny"] * options.tiny
+    words = [sys.executable, __file__, str(options.folder), "--one", contender] + [
+        "--tiny"
+    ] * options.tiny
     for name in CHECKOUTS:
         words += [f"--{name}", str(getattr(options, name))] if getattr(options, name) else []
     try:
@@ -268,11 +369,21 @@ def measure(contender: str, options: argparse.Namespace) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="of measured.csv and peers.csv")
     for name in CHECKOUTS:
-        parser.add_argument(f"--{name}", type=lambda path: Path(path).resolve(), help="folder of the checkout")
-    parser.add_argument("--rounds", type=int, nargs="+", default=[0, 1, 2], help="odd ones run backwards (%(default)s)")
+        parser.add_argument(
+            f"--{name}", type=lambda path: Path(path).resolve(), help="folder of the checkout"
+        )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        help="odd ones run backwards (%(default)s)",
+    )
     parser.add_argument("--tiny", action="store_true", help="a smoke test")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -298,11 +409,16 @@ def main() -> None:
             began = time.perf_counter()
             speed = measure(contender, options)
             if speed is not None:
-                print(f"round {number}, {contender}: {speed:,.0f}, {time.perf_counter() - began:.0f} s", flush=True)
+                print(
+                    f"round {number}, {contender}: {speed:,.0f}, {time.perf_counter() - began:.0f} s",
+                    flush=True,
+                )
                 rows.append(key | {"speed": f"{speed:.2f}"})
                 write_rows(path, rows, MEASURED)
                 table = peers_of(rows)
-                write_rows(options.folder / "peers.csv", table, tuple(table[0]) if table else ("cell",))
+                write_rows(
+                    options.folder / "peers.csv", table, tuple(table[0]) if table else ("cell",)
+                )
     for row in peers_of(rows):
         print(row)
 

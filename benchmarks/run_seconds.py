@@ -28,7 +28,9 @@ WITHIN = ("search", "compile")  # parts of the warm-up
 BEGINS = re.compile(r"^([\d-]+ [\d:]+,\d+)  \S+  (\S+)  begins$", re.MULTILINE)
 
 
-def start_and_end(folder: Path, run_id: str, whole: float | None, began: dict[str, datetime]) -> dict[str, float]:
+def start_and_end(
+    folder: Path, run_id: str, whole: float | None, began: dict[str, datetime]
+) -> dict[str, float]:
     """Return the seconds of a run before its notebook's first cell and after its last, {} where they are not known."""
     with suppress(OSError, ValueError, KeyError):
         notebook = json.loads((folder / f"{run_id}.ipynb").read_text(encoding="utf-8"))
@@ -43,11 +45,16 @@ def begins_of(folder: Path) -> dict[str, datetime]:
     """Return {run_id: when the study last started it}."""
     with suppress(OSError):
         lines = BEGINS.findall((folder / "logs" / "batch.log").read_text(encoding="utf-8"))
-        return {run_id: datetime.strptime(when, "%Y-%m-%d %H:%M:%S,%f").astimezone() for when, run_id in lines}
+        return {
+            run_id: datetime.strptime(when, "%Y-%m-%d %H:%M:%S,%f").astimezone()
+            for when, run_id in lines
+        }
     return {}
 
 
-def seconds_of(record: dict, whole: float | None, outside: dict[str, float]) -> dict[str, float | None]:
+def seconds_of(
+    record: dict, whole: float | None, outside: dict[str, float]
+) -> dict[str, float | None]:
     """Return {part: seconds} of a run, None for what is not known.
 
     whole: what the study's clock says. outside: what start_and_end() says.
@@ -81,8 +88,13 @@ def rows_of(folder: Path) -> list[dict]:
     """
     wholes = read_seconds(folder)
     began = begins_of(folder)
-    ended = [one for one in read_records(folder)[0] if one["status"] == "ok" and not is_explanation(one)]
-    newest = {record["run_id"]: record for record in sorted(ended, key=lambda one: one["started_at"] or "")}
+    ended = [
+        one for one in read_records(folder)[0] if one["status"] == "ok" and not is_explanation(one)
+    ]
+    newest = {
+        record["run_id"]: record
+        for record in sorted(ended, key=lambda one: one["started_at"] or "")
+    }
     rows = []
     for record in sorted(newest.values(), key=lambda one: one["started_at"] or ""):
         run_id = record["run_id"]
@@ -98,7 +110,11 @@ def medians(rows: list[dict]) -> list[dict]:
         named.setdefault(row["run"], []).append(row)
     found = []
     for name, same in named.items():
-        known = {part: [row[part] for row in same if row[part] is not None] for part in same[0] if part != "run"}
+        known = {
+            part: [row[part] for row in same if row[part] is not None]
+            for part in same[0]
+            if part != "run"
+        }
         parts = {part: median(values) if values else None for part, values in known.items()}
         found.append({"run": name, "n": str(len(same)), **parts})
     return found
@@ -123,7 +139,10 @@ def cell_of(value: str | float | None) -> str:
 def main(words: list[str]) -> int:
     """Print the table of one folder and return the exit status."""
     if len(words) != 1 or not Path(words[0]).is_dir():
-        print("run_seconds.py: give one folder of records, for example outputs/quick.", file=sys.stderr)
+        print(
+            "run_seconds.py: give one folder of records, for example outputs/quick.",
+            file=sys.stderr,
+        )
         return 2
     print(table_of(medians(rows_of(Path(words[0])))))
     return 0

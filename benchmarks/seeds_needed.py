@@ -78,24 +78,42 @@ def needs_of(records: Iterable[dict]) -> list[Need]:
     found = []
     for key, runs in groups.items():
         first, settings = firsts[key], firsts[key]["settings"]
-        model, metric = f"{settings['model']}, {settings.get('execution', 'eager')}", first["metric_name"]
+        model, metric = (
+            f"{settings['model']}, {settings.get('execution', 'eager')}",
+            first["metric_name"],
+        )
         margin = first["metric_margin"]
         metrics = {precision: by_seed(own) for precision, own in runs.items()}
         for precision in (name for name in metrics if name != "fp32" and "fp32" in metrics):
-            differences = differences_of(metrics[precision], metrics["fp32"], first["metric_margin_is_share"])
+            differences = differences_of(
+                metrics[precision], metrics["fp32"], first["metric_margin_is_share"]
+            )
             if len(differences) >= FEWEST_IN_PILOT:
                 scatter = stdev(differences)
                 needed = seeds_needed(scatter, margin)
-                found.append(Need(model, precision, metric, len(differences), scatter, margin, needed))
+                found.append(
+                    Need(model, precision, metric, len(differences), scatter, margin, needed)
+                )
     return sorted(found)
 
 
 def table(needs: list[Need]) -> str:
     """Return the needs as a table in Markdown."""
-    lines = ["| model | precision | metric | seeds so far | scatter | margin | seeds needed |", "|---" * 7 + "|"]
+    lines = [
+        "| model | precision | metric | seeds so far | scatter | margin | seeds needed |",
+        "|---" * 7 + "|",
+    ]
     for need in needs:
         needed = f"over {MOST_SEEDS}" if need.needed is None else str(need.needed)
-        cells = [need.model, need.precision, need.metric, need.seeds, f"{need.scatter:.4g}", f"{need.margin:g}", needed]
+        cells = [
+            need.model,
+            need.precision,
+            need.metric,
+            need.seeds,
+            f"{need.scatter:.4g}",
+            f"{need.margin:g}",
+            needed,
+        ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

@@ -64,7 +64,9 @@ class Cell(NamedTuple):
     half_width: float  # median of half the interval, as a share of the ratio
 
 
-def made_up_record(draw: np.random.Generator, scatter: Scatter, epochs: int, seconds: float, precision: str) -> dict:
+def made_up_record(
+    draw: np.random.Generator, scatter: Scatter, epochs: int, seconds: float, precision: str
+) -> dict:
     """Return the record of a process whose epoch takes `seconds` in the middle."""
     noise = draw.normal(size=(epochs, BLOCKS))
     for block in range(1, BLOCKS):
@@ -74,20 +76,40 @@ def made_up_record(draw: np.random.Generator, scatter: Scatter, epochs: int, sec
     logarithms = draw.normal(0, scatter.processes) + by_epoch + scatter.blocks * noise
     blocks = seconds / BLOCKS * np.exp(logarithms)
     times = {"epoch_seconds": blocks.sum(1).tolist(), "block_seconds": blocks.ravel().tolist()}
-    settings = {"dataset": "own", "model": "own", "batch_size": 1, "seed": 0, "execution": "eager", "epochs": epochs}
-    return flat_record(new_record("simulated", settings, precision, {"status": "ok", "throttled": False, **times}))
+    settings = {
+        "dataset": "own",
+        "model": "own",
+        "batch_size": 1,
+        "seed": 0,
+        "execution": "eager",
+        "epochs": epochs,
+    }
+    return flat_record(
+        new_record("simulated", settings, precision, {"status": "ok", "throttled": False, **times})
+    )
 
 
-def made_up_pairs(draw: np.random.Generator, scatter: Scatter, processes: int, epochs: int) -> list[tuple[dict, dict]]:
+def made_up_pairs(
+    draw: np.random.Generator, scatter: Scatter, processes: int, epochs: int
+) -> list[tuple[dict, dict]]:
     """Return pairs of processes of two precisions that are equally fast."""
     names = ("amp_fp16", "fp32")
-    records = [[made_up_record(draw, scatter, epochs, SECONDS, name) for name in names] for _ in range(processes)]
+    records = [
+        [made_up_record(draw, scatter, epochs, SECONDS, name) for name in names]
+        for _ in range(processes)
+    ]
     return [(own, base) for own, base in records]
 
 
 def sped_up(record: dict, ratio: float) -> dict:
     """Return a record of a process that is `ratio` times as fast."""
-    return {**record, **{name: [time / ratio for time in record[name]] for name in ("epoch_seconds", "block_seconds")}}
+    return {
+        **record,
+        **{
+            name: [time / ratio for time in record[name]]
+            for name in ("epoch_seconds", "block_seconds")
+        },
+    }
 
 
 def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: int = 0) -> Cell:
@@ -95,7 +117,9 @@ def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: in
     draw = np.random.default_rng([seed, processes, epochs, int(1e6 * scatter.processes)])
     drawn = [made_up_pairs(draw, scatter, processes, epochs) for _ in range(draws)]
     found = [paired_ratio(pairs) for pairs in drawn]
-    apart = [paired_ratio([(sped_up(own, SAME_TO), base) for own, base in pairs]) for pairs in drawn]
+    apart = [
+        paired_ratio([(sped_up(own, SAME_TO), base) for own, base in pairs]) for pairs in drawn
+    ]
     words = [judge(speedup) for speedup in found]
     covered = [speedup["low"] <= 1 <= speedup["high"] for speedup in found]
     widths = [math.log(speedup["high"] / speedup["low"]) / 2 for speedup in found]

@@ -17,13 +17,17 @@ def result_first(notebook: dict) -> dict:
     Raises ValueError where it has no result.
     """
     cells = [without_traces(cell) for cell in notebook["cells"]]
-    start = next((n for n, cell in enumerate(cells) if "".join(cell["source"]).startswith("## Result")), None)
+    start = next(
+        (n for n, cell in enumerate(cells) if "".join(cell["source"]).startswith("## Result")), None
+    )
     if start is None or not cells[start + 1].get("outputs"):
         raise ValueError("this notebook has no result; execute it first")
     result = cells[start : start + 2]
     rest = cells[1:start] + cells[start + 2 :]
     note = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": [NOTE]}
-    metadata = {name: value for name, value in notebook["metadata"].items() if name not in PAPERMILL}
+    metadata = {
+        name: value for name, value in notebook["metadata"].items() if name not in PAPERMILL
+    }
     return {**notebook, "metadata": metadata, "cells": [cells[0], note, *result, *rest]}
 
 

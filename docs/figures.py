@@ -28,7 +28,9 @@ REFERENCE = "main/reference-h100"
 # graphs in the layout that is slower with AMP
 NCHW = ("archive/reference-earlier-h100.zip", "main/reference-h200")
 EAGER_SETS = (*NCHW, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
-EAGER_SETS += tuple(f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200"))
+EAGER_SETS += tuple(
+    f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200")
+)
 WAYS = ("compiled CUDA graph", "CUDA graph", "eager")
 SHOWN = (WAYS[0], WAYS[2])  # in the README's table
 RESNET, EFFICIENTNET, LSTM = "ResNet-18", "EfficientNet-B0", "LSTM, 2 × 200 units"
@@ -92,7 +94,9 @@ def read(outputs: Path, folder: str) -> Tables:
 
 
 @functools.cache
-def bars(outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool = False) -> pd.DataFrame:
+def bars(
+    outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool = False
+) -> pd.DataFrame:
     """Return the bars_of() the three experiments in one way of execution and layout of images, with their `folder`.
 
     `energy` is the share of the joules of TF32, `strict` says how many times as fast the bar is as fp32, and `cell` is
@@ -110,7 +114,9 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool 
             for _, comparison in tables.comparisons.loc[found.comparison].iterrows()
         ]
         over = tables.ratios.assign(cell=[cell_of(row) for row in tables.ratios.itertuples()])
-        over = over.set_index(["baseline", "comparison", "precision"])[["ratio", "cell", "lowest", "highest"]]
+        over = over.set_index(["baseline", "comparison", "precision"])[
+            ["ratio", "cell", "lowest", "highest"]
+        ]
         keys = [(one.comparison, one.precision) for one in found.itertuples()]
         found = found.assign(folder=folder)
         found["strict"] = [over.ratio.get(("fp32", *key)) for key in keys]
@@ -130,9 +136,18 @@ def headline(outputs: Path) -> str:
     """Return the README's table: what AMP gains over TF32, a row for each model and format."""
     ways = [referred(outputs, way) for way in SHOWN]
     judged = read(outputs, "main/quality-h100").quality.merge(
-        read(outputs, "main/quality-h100").comparisons["name"], left_on="comparison", right_index=True
+        read(outputs, "main/quality-h100").comparisons["name"],
+        left_on="comparison",
+        right_index=True,
     )
-    head = ["AMP over TF32", "format", *(f"speed, {way}" for way in SHOWN), "memory", "energy", "quality (seeds)"]
+    head = [
+        "AMP over TF32",
+        "format",
+        *(f"speed, {way}" for way in SHOWN),
+        "memory",
+        "energy",
+        "quality (seeds)",
+    ]
     rows = [head, ["---"] * len(head)]
     for model in BATCHES:
         for precision in AMP:
@@ -141,7 +156,9 @@ def headline(outputs: Path) -> str:
             cells = [model.partition(",")[0] if precision == AMP[0] else "", short_name(precision)]
             cells += [one.cell.iloc[0] for one in own]
             cells += [less(own[0].saved), less(1 - own[0].energy)]
-            rows.append([*(cell.replace(" to ", "–") for cell in cells), f"{found.outcome} ({found.seeds})"])
+            rows.append(
+                [*(cell.replace(" to ", "–") for cell in cells), f"{found.outcome} ({found.seeds})"]
+            )
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 
 
@@ -161,7 +178,9 @@ def gains(outputs: Path) -> pd.DataFrame:
 def grown(outputs: Path, folder: str) -> pd.DataFrame:
     """Return the pairs of neighbouring precisions over the width of ViT and Transformer."""
     tables = read(outputs, folder)
-    return pd.concat([growth.pairs_of(tables, one) for one in growth.families_of(tables)], ignore_index=True)
+    return pd.concat(
+        [growth.pairs_of(tables, one) for one in growth.families_of(tables)], ignore_index=True
+    )
 
 
 @functools.cache
@@ -254,7 +273,9 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     """Draw every picture in a row and, for phones, in one column, each for light and dark pages."""
     IMAGES.mkdir(exist_ok=True)
     pictures = {
-        "opening": lambda: opening(first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])),
+        "opening": lambda: opening(
+            first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])
+        ),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
         "ladder": lambda: charts_of(ladder.section(read(outputs, REFERENCE))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
@@ -265,7 +286,9 @@ def main(outputs: Path = ROOT / "outputs") -> None:
             with chart_style():
                 figures = draw()
                 (IMAGES / f"{name}{ending}.png").write_bytes(picture_of(figures, dark=dark))
-                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(picture_of(figures, dark=dark, columns=1))
+                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(
+                    picture_of(figures, dark=dark, columns=1)
+                )
 
 
 if __name__ == "__main__":

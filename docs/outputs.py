@@ -33,7 +33,9 @@ def zip_files(archive: Path, files: list[Path]) -> None:
     if archive.exists():
         with zipfile.ZipFile(archive) as opened:
             entries = {name: opened.read(name) for name in opened.namelist()}
-    new = entries | {path.relative_to(archive.parent).as_posix(): path.read_bytes() for path in files}
+    new = entries | {
+        path.relative_to(archive.parent).as_posix(): path.read_bytes() for path in files
+    }
     if new != entries:
         with zipfile.ZipFile(archive, "w") as opened:
             for name in sorted(new):
@@ -63,7 +65,9 @@ def draw(folder: Path) -> None:
             part["id"] = "injected-parameters"  # papermill draws a new one each time
     executed.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
-    first = next((part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), "")
+    first = next(
+        (part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), ""
+    )
     for path in set(folder.glob("*.png")) - kept:
         path.unlink()
     if first:
@@ -77,8 +81,12 @@ def publish(site: Path) -> None:
     for notebook in sorted(site.rglob("*.ipynb")):
         page = notebook.with_suffix(".html")
         if not page.exists():
-            subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)], check=True)
-        title = re.search("<h1[^>]*>(.*?)(<a |</h1>)", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+            subprocess.run(
+                [sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)], check=True
+            )
+        title = re.search("<h1[^>]*>(.*?)(<a |</h1>)", page.read_text(encoding="utf-8"), re.DOTALL)[
+            1
+        ]
         way = page.relative_to(site).as_posix()
         items.append(f'<li><a href="{way}">{title}</a> ({page.parent.name})</li>\n')
     (site / "index.html").write_text(f"{PAGE}<ul>\n{''.join(items)}</ul>\n", encoding="utf-8")

@@ -30,7 +30,11 @@ BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 GITHUB = "https://github.com/"
 URLS = re.compile(r"^(# )?\[project\.urls\]\n(# )?Repository = .*\n", re.MULTILINE)
 MEND = "run: python docs/tables.py"
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Colab, Jupyter, Kaggle
+FOLDED = {
+    "cellView": "form",
+    "jupyter": {"source_hidden": True},
+    "_kg_hide-input": True,
+}  # Colab, Jupyter, Kaggle
 
 
 def repository_url(root):
@@ -97,11 +101,15 @@ def finder(url):
 def stale_files(root):
     """Yield (path, text it should have) of every notebook and document that is not as it should be."""
     url, outputs = repository_url(root), (root / "outputs").resolve()
-    texts = {path: notebook_text(path, url) for path in sorted((root / "notebooks").glob("*.ipynb"))}
+    texts = {
+        path: notebook_text(path, url) for path in sorted((root / "notebooks").glob("*.ipynb"))
+    }
     for path, blocks in generated_blocks(root, url, [path.name for path in texts]).items():
         if path.exists():
             now = path.read_text(encoding="utf-8")
-            texts[path] = with_blocks(now, blocks, lambda: figures.numbers(outputs) | {"address": address_line(url)})
+            texts[path] = with_blocks(
+                now, blocks, lambda: figures.numbers(outputs) | {"address": address_line(url)}
+            )
     for path, text in texts.items():
         if path.read_text(encoding="utf-8") != text:
             yield path, text
@@ -133,7 +141,9 @@ def generated_blocks(root, url, notebooks):
         root / "docs" / "record.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py")
         },
-        root / "docs" / "reliability.md": {"cases": lambda: cases_table(root / "tests" / "built_cases")},
+        root / "docs" / "reliability.md": {
+            "cases": lambda: cases_table(root / "tests" / "built_cases")
+        },
     }
 
 
@@ -177,8 +187,14 @@ def badge_list(url, notebooks):
 def main(arguments=None, root=ROOT):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something is stale")
-    way.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub; for badges, addresses and pip install git+")
+    way.add_argument(
+        "--check", action="store_true", help="change nothing; exit with 1 when something is stale"
+    )
+    way.add_argument(
+        "--repository",
+        metavar="OWNER/NAME",
+        help="on GitHub; for badges, addresses and pip install git+",
+    )
     given = parser.parse_args(arguments)
     if given.repository:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", given.repository):

@@ -79,7 +79,14 @@ EXPLAINED_STEPS = 20  # of a training that only serves an explanation; at most o
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-FOR_TRAINER = ("execution", "compile_mode", "scaler", "rounding", "loss_scale", "keep_batchnorm_fp32")
+FOR_TRAINER = (
+    "execution",
+    "compile_mode",
+    "scaler",
+    "rounding",
+    "loss_scale",
+    "keep_batchnorm_fp32",
+)
 
 
 @dataclass(frozen=True)
@@ -103,8 +110,12 @@ class Metric:
     def __post_init__(self):
         if self.chance is not None:
             object.__setattr__(self, "chance", number_of("chance of a Metric", self.chance))
-        if self.name is not None and not (isinstance(self.name, str) and self.better in ("higher", "lower")):
-            raise UserError('a Metric needs a name and which is better, such as Metric("accuracy", better="higher").')
+        if self.name is not None and not (
+            isinstance(self.name, str) and self.better in ("higher", "lower")
+        ):
+            raise UserError(
+                'a Metric needs a name and which is better, such as Metric("accuracy", better="higher").'
+            )
 
 
 def number_of(what: str, value: Any) -> float:
@@ -135,10 +146,16 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     Raises UserError if PyTorch is too old or memory_limit_gib is more than the GPU has.
     """
     device = choose_device()
-    if without_gpu and device.type == "cpu" and not (parameters.max_steps or os.environ.get(RUNNER_ENV)):
+    if (
+        without_gpu
+        and device.type == "cpu"
+        and not (parameters.max_steps or os.environ.get(RUNNER_ENV))
+    ):
         vars(parameters).update(without_gpu)
         reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())
-        print(f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps.")
+        print(
+            f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps."
+        )
     from torch import _dynamo  # noqa: F401, which the first optimizer imports, but its objects are to be frozen, too
 
     startup.lap("import")
@@ -238,25 +255,38 @@ class Experiment:
         but not before all is timed, because what explains a training may slow the next one. A training that is alone is
         explained at once; several are explained with new models that train a little.
         """
-        if self.evaluate is not None and (not isinstance(self.metric, Metric) or self.metric.name is None):
-            raise UserError('evaluate needs a metric, such as metric=Metric("accuracy", better="higher").')
+        if self.evaluate is not None and (
+            not isinstance(self.metric, Metric) or self.metric.name is None
+        ):
+            raise UserError(
+                'evaluate needs a metric, such as metric=Metric("accuracy", better="higher").'
+            )
         # what an earlier run of this cell or execution has left would count as data
         clear_workspaces()
         memory.release_memory(self.device)
         settings = self.parameters
         facts = self.facts()
-        records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
+        records = {
+            name: new_record(self.name, {**vars(settings)}, name, facts)
+            for name in settings.precisions
+        }
         if reason := refused(next(iter(records.values()))):
             raise UserError(f"no record of this could be read: {reason}.")
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
         given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
-        places = [load(Path(settings.output_dir, f"{record.run_id}.json")) for record in records.values()]
+        places = [
+            load(Path(settings.output_dir, f"{record.run_id}.json")) for record in records.values()
+        ]
         if older := {old.package_version for old in places if old and is_of_other_version(old)}:
             kept = f"results of version {', '.join(sorted(older))} move into a folder beside the new ones"
-            print(f"All trainings begin anew, because {settings.output_dir} holds an older measuring code; {kept}.")
+            print(
+                f"All trainings begin anew, because {settings.output_dir} holds an older measuring code; {kept}."
+            )
         # or it gives up
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit="compile" in settings.execution):
+        with torch._dynamo.config.patch(
+            fail_on_recompile_limit_hit="compile" in settings.execution
+        ):
             for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
                 given.put_back()  # a counter of the loss begins anew, as the model does
                 record = records[precision]
@@ -293,7 +323,9 @@ class Experiment:
             "metric_margin": metric.margin,
             "metric_margin_is_share": metric.margin_is_share,
             "metric_target": metric.target,
-            "data_on_device_mib": torch.cuda.memory_allocated() / MIB if self.device.type == "cuda" else None,
+            "data_on_device_mib": torch.cuda.memory_allocated() / MIB
+            if self.device.type == "cuda"
+            else None,
             **self.gpu.fields,
         }
 
@@ -309,11 +341,17 @@ class Experiment:
         if getattr(settings, "channels_last", False):
             model = model.to(memory_format=torch.channels_last)
         model = model.to(self.device)
-        if self.device.type == "cpu" and any(isinstance(part, torch.nn.RNNBase) for part in model.modules()):
+        if self.device.type == "cpu" and any(
+            isinstance(part, torch.nn.RNNBase) for part in model.modules()
+        ):
             # oneDNN's recurrent networks support 16-bit types on some processors only.
             torch.backends.mkldnn.set_flags(_enabled=PRECISIONS[precision]["autocast"] is None)
         options = {name: getattr(settings, name) for name in FOR_TRAINER if hasattr(settings, name)}
-        options |= {"step_function": self.training_step, "make_optimizer": self.make_optimizer, "data": self.data}
+        options |= {
+            "step_function": self.training_step,
+            "make_optimizer": self.make_optimizer,
+            "data": self.data,
+        }
         return Trainer(model, precision, self.compute_loss, device=self.device, **options)
 
     def at_most(self, batches: Iterable) -> Iterator:
@@ -322,8 +360,14 @@ class Experiment:
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
         """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
-        batches = self.at_most(self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size))
-        return prefetch_to_device(batches, side_stream(self.device)) if ahead and self.data.prefetch else batches
+        batches = self.at_most(
+            self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
+        )
+        return (
+            prefetch_to_device(batches, side_stream(self.device))
+            if ahead and self.data.prefetch
+            else batches
+        )
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
         """Train a new model in `precision`, measure it and fill in the record."""
@@ -359,8 +403,18 @@ class Experiment:
         allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or settings.batch_size
         if size == "max":
-            make_trainer, batches = partial(self.make_trainer, precision), partial(self.batches, 0, precision)
-            size = largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
+            make_trainer, batches = (
+                partial(self.make_trainer, precision),
+                partial(self.batches, 0, precision),
+            )
+            size = largest_batch(
+                record,
+                make_trainer,
+                batches,
+                self.device,
+                data.largest_batch,
+                data.samples_per_item,
+            )
         record.batch_size_used = size
         record.steps_per_epoch = min(data.steps_per_epoch(size), settings.max_steps or sys.maxsize)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
@@ -376,20 +430,28 @@ class Experiment:
         began = time.perf_counter()
         shapes = self.data.shapes
         if shapes and 2 * shapes.count(0) <= len(shapes):
-            leave_unexplained(record, "the batches have several shapes, so no step stands for the others")
+            leave_unexplained(
+                record, "the batches have several shapes, so no step stands for the others"
+            )
             return
         # a profiled step runs alone
         given = partial(self.batches, 0, trainer.precision, size, ahead=False)
 
         def batches() -> Iterator:  # those of an epoch that have the shape of its first
-            return itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
+            return (
+                itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
+            )
 
         explain(record, trainer, batches, self.infer)
         record.explanation_seconds = time.perf_counter() - began
 
     def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
         schedule = self.schedule
-        return partial(schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics) if schedule else None
+        return (
+            partial(schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
+            if schedule
+            else None
+        )
 
     def explain_afterwards(self, record: RunRecord) -> None:
         """Explain a run that is measured, with a new model that trains a few steps. A failure leaves its reason."""
@@ -402,7 +464,9 @@ class Experiment:
             trainer, size = self.warmed_up(other, record.precision)
             lr_at = self.lr_at(other, [])
             other.steps_per_epoch = min(other.steps_per_epoch, EXPLAINED_STEPS)
-            batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
+            batches = itertools.islice(
+                self.batches(0, record.precision, size), other.steps_per_epoch
+            )
             timed_epoch(other, trainer, batches, lr_at, f"{record.precision}, to be explained")
             self.explain_trained(other, trainer, size)
             for part in EXPLAINING:
@@ -420,7 +484,14 @@ class Experiment:
             if self.log is not None:
                 self.log.begin(size)
             batches = self.batches(epoch, trainer.precision, size)
-            timed_epoch(record, trainer, batches, lr_at, f"{trainer.precision}, epoch {epoch + 1}/{epochs}", self.log)
+            timed_epoch(
+                record,
+                trainer,
+                batches,
+                lr_at,
+                f"{trainer.precision}, epoch {epoch + 1}/{epochs}",
+                self.log,
+            )
             read_switches(record, trainer)
             if self.evaluate is not None:
                 record.metric.append(self.measure(record, trainer, self.data.eval_batches, size))
@@ -448,13 +519,18 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     parts = ["inference", "profile", "limit", "ledger"]
     if "fp16" in record.precision:
         parts.append("gradient")
-    if PRECISIONS[record.precision]["weights"] != torch.float32 and not PRECISIONS[record.precision]["masters"]:
+    if (
+        PRECISIONS[record.precision]["weights"] != torch.float32
+        and not PRECISIONS[record.precision]["masters"]
+    ):
         parts.append("update")
     for part in parts:
         setattr(record, f"{part}_reason", reason)
 
 
-def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Callable = first_outputs) -> None:
+def explain(
+    record: RunRecord, trainer: Trainer, batches: Callable, infer: Callable = first_outputs
+) -> None:
     """Measure inference and what explains the run: memory, profile, roofline, lost gradients. Failures leave a reason.
 
     `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.

@@ -43,7 +43,11 @@ def process_as_found() -> Iterator[None]:
     cuda: Any = torch.cuda
     before = None
     if cuda.is_initialized():
-        before = cuda.get_rng_state_all(), cuda.get_per_process_memory_fraction(), cuda.get_sync_debug_mode()
+        before = (
+            cuda.get_rng_state_all(),
+            cuda.get_per_process_memory_fraction(),
+            cuda.get_sync_debug_mode(),
+        )
     try:
         with patch.dict(os.environ), warnings.catch_warnings(), backends_as_found():
             yield
@@ -158,10 +162,14 @@ def compare(
         "evaluate": evaluate,
     }
     if not torch.is_grad_enabled():  # nor is it in inference mode
-        raise UserError("compare() trains, so call it outside torch.no_grad() and torch.inference_mode().")
+        raise UserError(
+            "compare() trains, so call it outside torch.no_grad() and torch.inference_mode()."
+        )
     if not (torch.cuda.is_available() or parameters.get("max_steps") or planned()):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
-        print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
+        print(
+            f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps."
+        )
     executions = parameters.pop("execution", "eager")
     if not isinstance(executions, list | tuple) or not executions:
         executions = [executions]  # an empty list is refused as any other wrong value
@@ -176,7 +184,9 @@ def compare(
     settings = checked[0]
     one_shape = any("cuda_graph" in one.execution for one in checked)
     size = given.get("batch_size")
-    data = IterableData(batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate)
+    data = IterableData(
+        batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate
+    )
     data.used, data.seed = name, settings.seed
     data.title = None if settings.dataset == "own" else settings.dataset
     if evaluate is not None and eval_batches is None:
@@ -200,7 +210,9 @@ def compare(
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
     folder = os.path.abspath(given["output_dir"])
     if RUN_ALL.exists():
-        print(f"The report: python {shlex.quote(os.path.relpath(RUN_ALL))} --report {shlex.quote(folder)}")
+        print(
+            f"The report: python {shlex.quote(os.path.relpath(RUN_ALL))} --report {shlex.quote(folder)}"
+        )
     else:  # installed, without what draws a report
         print(f"All numbers: mixed_precision_study.report.tables.read_tables({folder!r}).ratios")
     if "failed" in statuses <= {"failed", "unsupported"}:
@@ -214,9 +226,13 @@ def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
     functions = {name: function for name, function in given.items() if function is not None}
     for name, function in functions.items():
         if not callable(function):
-            raise UserError(f"{name} is {kind_of(function)}, but it must be a function; help(compare) says of what.")
+            raise UserError(
+                f"{name} is {kind_of(function)}, but it must be a function; help(compare) says of what."
+            )
     if "training_step" in functions and settings.clip:
-        raise UserError("clip belongs to the usual step, so clip within your own training_step and leave it out here.")
+        raise UserError(
+            "clip belongs to the usual step, so clip within your own training_step and leave it out here."
+        )
     if "make_optimizer" in functions:
         arguments_of("make_optimizer", given["make_optimizer"])
     functions.setdefault("training_step", partial(usual_step, clip=settings.clip or None))
@@ -224,7 +240,9 @@ def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
         names = arguments_of("schedule", given["schedule"])
         functions["schedule"] = lambda step, **known: number_of(
             "what schedule returned",
-            given["schedule"](step, **{name: value for name, value in known.items() if name in names}),
+            given["schedule"](
+                step, **{name: value for name, value in known.items() if name in names}
+            ),
         )
     return functions
 
@@ -237,7 +255,9 @@ def arguments_of(what: str, function: Callable) -> list[str]:
     try:
         arguments = inspect.signature(function).parameters.values()
     except ValueError:
-        raise UserError(f"{what} is built into Python, which does not say what it takes; write a function.") from None
+        raise UserError(
+            f"{what} is built into Python, which does not say what it takes; write a function."
+        ) from None
     return [one.name for one in arguments if one.default is one.empty or one.name in OPTIONAL]
 
 
@@ -248,11 +268,17 @@ def loss_of(compute_loss: Callable) -> Callable:
     """
     number = len(arguments_of("compute_loss", compute_loss)) if callable(compute_loss) else 0
     if number not in (2, 3):
-        raise UserError("compute_loss must be a function of (model, batch), or of (model, batch, hidden).")
+        raise UserError(
+            "compute_loss must be a function of (model, batch), or of (model, batch, hidden)."
+        )
 
     @wraps(compute_loss, assigned=(), updated=())
     def loss_and_hidden(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
-        returned = compute_loss(model, batch, hidden) if number == 3 else (compute_loss(model, batch), None)
+        returned = (
+            compute_loss(model, batch, hidden)
+            if number == 3
+            else (compute_loss(model, batch), None)
+        )
         loss = returned[0] if isinstance(returned, tuple) and len(returned) == 2 else None
         if not isinstance(loss, torch.Tensor) or loss.dim():
             raise UserError(
@@ -261,7 +287,9 @@ def loss_of(compute_loss: Callable) -> Callable:
                 " take the .loss of a model's output."
             )
         if torch.is_grad_enabled() and not loss.requires_grad:
-            raise UserError("compute_loss returned a loss that does not depend on the model, so compute it by model.")
+            raise UserError(
+                "compute_loss returned a loss that does not depend on the model, so compute it by model."
+            )
         return returned
 
     return loss_and_hidden
@@ -269,21 +297,31 @@ def loss_of(compute_loss: Callable) -> Callable:
 
 def kind_of(value: Any) -> str:
     """Return what a value is, in a few words."""
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, torch.Tensor)
+        else f"a {type(value).__name__}"
+    )
 
 
 def new_models(make_model: Callable) -> Callable:
     """Return the reader's own function, which stops with a sentence where it returns an old model."""
     if isinstance(make_model, torch.nn.Module) or not callable(make_model):
-        raise UserError("make_model must be a function that returns a new model, for each precision begins with one.")
+        raise UserError(
+            "make_model must be a function that returns a new model, for each precision begins with one."
+        )
     made: Any = weakref.WeakSet()
 
     def new_model() -> torch.nn.Module:
         model = make_model()
         if not isinstance(model, torch.nn.Module):
-            raise UserError(f"make_model returned {kind_of(model)}; it must return a torch.nn.Module.")
+            raise UserError(
+                f"make_model returned {kind_of(model)}; it must return a torch.nn.Module."
+            )
         if model in made:
-            raise UserError("make_model returned the same model twice; it must make a new one each time.")
+            raise UserError(
+                "make_model returned the same model twice; it must make a new one each time."
+            )
         made.add(model)
         return model
 
@@ -299,11 +337,19 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
     try:
         model = make_model()
         if any(map(torch.nn.parameter.is_lazy, model.parameters())):
-            raise UserError("make_model returned lazy modules; call the model there on a batch, to give it shapes.")
-        left = [name for name, part in model.named_modules() if model.training and not part.training]
+            raise UserError(
+                "make_model returned lazy modules; call the model there on a batch, to give it shapes."
+            )
+        left = [
+            name for name, part in model.named_modules() if model.training and not part.training
+        ]
         if left:
-            print(f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it.")
-        data.seeds_gpu = not any(isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules())
+            print(
+                f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it."
+            )
+        data.seeds_gpu = not any(
+            isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules()
+        )
         make_optimizer = functions["make_optimizer"] or torch.optim.SGD
         optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
         check_optimizer(optimizer, functions["training_step"] is None)

@@ -33,13 +33,17 @@ from pydantic import (
 
 from .measure.packages import UserError as UserError  # which needs no package
 
-Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
+Precision = Literal[
+    "fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"
+]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {
     "default": {},
-    "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
+    "coordinate-descent": {
+        "options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}
+    },
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
 }
 PLANNED_ENV = "MIXED_PRECISION_PLANNED"  # environment variable from run_all.py: see planned()
@@ -56,7 +60,11 @@ def number_in(value: Any, info: ValidationInfo) -> Any:
 
 def words_in(value: Any, info: ValidationInfo) -> Any:
     """Return the words of a text that a person gave, between its commas."""
-    return [word.strip() for word in value.split(",")] if info.context and isinstance(value, str) else value
+    return (
+        [word.strip() for word in value.split(",")]
+        if info.context and isinstance(value, str)
+        else value
+    )
 
 
 # and no half of a surrogate pair
@@ -85,7 +93,9 @@ def hidden(default: Any, help: str) -> Any:
 class Parameters(BaseModel):
     """Values that have been checked. A whole number does for a float, but no other type for another."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class Common(Parameters):
@@ -93,21 +103,35 @@ class Common(Parameters):
 
     dataset: Text = shown("own", "name of the data")
     model: Text = shown("own", "name of the model")
-    precisions: Precisions = shown(["fp32", "tf32", "amp_fp16", "amp_bf16"], "also o2_fp16, o3_fp16, bf16_true, fp8")
+    precisions: Precisions = shown(
+        ["fp32", "tf32", "amp_fp16", "amp_bf16"], "also o2_fp16, o3_fp16, bf16_true, fp8"
+    )
     batch_size: BatchSize = shown(1, "samples per step")
     epochs: Count = shown(3, "passes through the training data")
     max_steps: Whole = shown(0, "steps per epoch, and evaluation batches, at most; 0 for all")
     lr: AboveZero = shown(0.1, "learning rate of SGD")
-    loss_scale: AboveZero | Literal["dynamic"] = shown("dynamic", 'for fp16: "dynamic", or a fixed number such as 128')
-    execution: Execution = shown("eager", 'or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"')
-    memory_limit_gib: FromZero = shown(0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU")
+    loss_scale: AboveZero | Literal["dynamic"] = shown(
+        "dynamic", 'for fp16: "dynamic", or a fixed number such as 128'
+    )
+    execution: Execution = shown(
+        "eager", 'or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"'
+    )
+    memory_limit_gib: FromZero = shown(
+        0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU"
+    )
     seed: Seed = shown(0, "of weights")
     data_dir: Text = shown("data", "folder of the data sets, for downloads and decoded images")
     output_dir: Text = shown("outputs", "folder for the run records")
     compile_mode: CompileMode = hidden("default", "coordinate-descent, max-autotune-no-cudagraphs")
-    scaler: Literal["pytorch", "device"] = hidden("pytorch", 'or "device": no step waits to read about overflows')
-    rounding: Literal["nearest", "stochastic"] = hidden("nearest", '"stochastic" keeps small updates in bf16_true')
-    repeat: Whole = hidden(0, "number of this repetition, which run_all.py sets; only the first one explains")
+    scaler: Literal["pytorch", "device"] = hidden(
+        "pytorch", 'or "device": no step waits to read about overflows'
+    )
+    rounding: Literal["nearest", "stochastic"] = hidden(
+        "nearest", '"stochastic" keeps small updates in bf16_true'
+    )
+    repeat: Whole = hidden(
+        0, "number of this repetition, which run_all.py sets; only the first one explains"
+    )
 
 
 class OwnExperiment(Common):
@@ -116,7 +140,9 @@ class OwnExperiment(Common):
     batch_size: Count = shown(1, "samples per step")
     clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
     accumulate: Count = hidden(1, "batches of a step, whose gradients are averaged")
-    channels_last: bool = shown(False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
+    channels_last: bool = shown(
+        False, "NHWC memory layout, which Tensor Cores prefer for convolutions"
+    )
 
 
 @functools.cache
@@ -125,8 +151,14 @@ def timm_models() -> list[str]:
     found = find_spec("timm")
     if found is None or found.origin is None:
         return []
-    sources = (path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py"))
-    return [name for text in sources for name in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)]
+    sources = (
+        path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py")
+    )
+    return [
+        name
+        for text in sources
+        for name in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
+    ]
 
 
 def in_timm(name: str) -> str:
@@ -139,9 +171,21 @@ def in_timm(name: str) -> str:
 
 
 TimmModel = Annotated[Text, AfterValidator(in_timm)]
-PLAIN = {"bool": bool, "int": Annotated[int, Field(gt=-(2**63), lt=2**63)], "list": list, "dict": dict, "str": Text}
+PLAIN = {
+    "bool": bool,
+    "int": Annotated[int, Field(gt=-(2**63), lt=2**63)],
+    "list": list,
+    "dict": dict,
+    "str": Text,
+}
 PLAIN["float"] = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), BeforeValidator(number_in)]
-NARROW = {"AboveZero": AboveZero, "Count": Count, "FromZero": FromZero, "Share": Share, "TimmModel": TimmModel}
+NARROW = {
+    "AboveZero": AboveZero,
+    "Count": Count,
+    "FromZero": FromZero,
+    "Share": Share,
+    "TimmModel": TimmModel,
+}
 NARROW["Whole"] = Whole
 
 
@@ -158,10 +202,16 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found.setdefault(node.id, (None, ""))
         for line in tree.body:
-            target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+            target = (
+                line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+            )
             if isinstance(target, ast.Name) and isinstance(line, ast.Assign | ast.AnnAssign):
                 written = getattr(line, "annotation", None)
-                quoted = written.value if isinstance(written, ast.Constant) else written and ast.unparse(written)
+                quoted = (
+                    written.value
+                    if isinstance(written, ast.Constant)
+                    else written and ast.unparse(written)
+                )
                 comment = re.search(r"#\s*type:\s*(\S+)", lines[(line.end_lineno or 1) - 1])
                 found[target.id] = line.value, str(quoted or (comment[1] if comment else ""))
     return found
@@ -175,11 +225,19 @@ def kind_of(annotation: str, common: Any, value: Any) -> Any:
     if annotation in NARROW:
         return NARROW[annotation]
     if common:
-        return functools.reduce(lambda kind, rule: Annotated[kind, rule], common.metadata, common.annotation)
-    return PLAIN.get(annotation) or PLAIN.get(type(value).__name__) or bool | int | float | str | list | dict | None
+        return functools.reduce(
+            lambda kind, rule: Annotated[kind, rule], common.metadata, common.annotation
+        )
+    return (
+        PLAIN.get(annotation)
+        or PLAIN.get(type(value).__name__)
+        or bool | int | float | str | list | dict | None
+    )
 
 
-def declared_by(notebook: str, source: str, values: dict, base: type[Common] = Common) -> type[Common]:
+def declared_by(
+    notebook: str, source: str, values: dict, base: type[Common] = Common
+) -> type[Common]:
     """Return what a parameters cell declares: the parameters of `base`, and those that the cell adds or narrows.
 
     `values` are the defaults of the names that `source` assigns. A model without a name bears that of the notebook.
@@ -188,10 +246,14 @@ def declared_by(notebook: str, source: str, values: dict, base: type[Common] = C
     annotations = {name: annotation for name, (_, annotation) in assignments(source).items()}
     fields: dict[str, Any] = {"model": (Text, Field(notebook, description="name of the model"))}
     for name, value in values.items():
-        if name not in base.model_fields and (slip := difflib.get_close_matches(name, base.model_fields, 1, NEAR)):
+        if name not in base.model_fields and (
+            slip := difflib.get_close_matches(name, base.model_fields, 1, NEAR)
+        ):
             raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
         if name.startswith("_") or hasattr(BaseModel, name):
-            raise UserError(f"{notebook} cannot have a parameter {name}, because pydantic needs that name; rename it.")
+            raise UserError(
+                f"{notebook} cannot have a parameter {name}, because pydantic needs that name; rename it."
+            )
         fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
     return create_model(notebook, __base__=base, **fields)
 
@@ -201,7 +263,11 @@ def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -
     lines = []
     for name, field in declared.model_fields.items():
         if name not in without:
-            default = json.dumps(field.default) if isinstance(field.default, str | list) else repr(field.default)
+            default = (
+                json.dumps(field.default)
+                if isinstance(field.default, str | list)
+                else repr(field.default)
+            )
             lines.append(f"{name} = {default}  # {field.description}")
     return "\n".join(lines)
 
@@ -241,9 +307,13 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
         elif cell.startswith(ADDED):
             added |= assignments(cell).keys()
     if not source:
-        raise UserError("the parameters cell was not run; it must assign precisions in plain Python.")
+        raise UserError(
+            "the parameters cell was not run; it must assign precisions in plain Python."
+        )
     names = assignments(source).keys()
-    declared = declared_by(notebook, source, {name: namespace[name] for name in names if name in namespace})
+    declared = declared_by(
+        notebook, source, {name: namespace[name] for name in names if name in namespace}
+    )
     given = {name: namespace[name] for name in (*names, *added) if name in namespace}
     settings = checked(notebook, given, declared)
     if plan := planned():
@@ -267,7 +337,9 @@ def own_parameters(name: str, given: dict) -> Any:
     """
     if plan := planned():
         check_plan(plan, given)
-        given = plan.parameters | {key: value for key, value in given.items() if key not in (*plan.given, "output_dir")}
+        given = plan.parameters | {
+            key: value for key, value in given.items() if key not in (*plan.given, "output_dir")
+        }
     return writable(checked(name, given, declared_by(name, "", given, OwnExperiment)))
 
 
@@ -332,21 +404,37 @@ def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
 def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
     """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
     known = f"{intro} {', '.join(names)}."
-    return "".join(f"did you mean {near}? {known[0].upper()}{known[1:]}" for near in nearest(name, names)) or known
+    return (
+        "".join(
+            f"did you mean {near}? {known[0].upper()}{known[1:]}" for near in nearest(name, names)
+        )
+        or known
+    )
 
 
-def said_of(error: ValidationError, what: str, known: Collection[str], sections: Collection[str] = ()) -> str:
+def said_of(
+    error: ValidationError, what: str, known: Collection[str], sections: Collection[str] = ()
+) -> str:
     """Return the first error of pydantic in a sentence; `what` was given values, and has the `known` names.
 
     `sections` are names that only lead to the one that is wrong.
     """
     first, *others = error.errors(include_url=False)
-    name = str(next((part for part in first["loc"] if part not in sections), "".join(map(str, first["loc"][-1:]))))
+    name = str(
+        next(
+            (part for part in first["loc"] if part not in sections),
+            "".join(map(str, first["loc"][-1:])),
+        )
+    )
     if first["type"] == "extra_forbidden":
         return f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}"
     if first["type"] == "missing":
         return f"{what} lacks {name}."
-    wanted = [one["msg"] for one in (first, *others) if name in one["loc"] and one["input"] is first["input"]]
+    wanted = [
+        one["msg"]
+        for one in (first, *others)
+        if name in one["loc"] and one["input"] is first["input"]
+    ]
     words = re.sub(r"\b[A-Z]\w+ should", "it must", " or ".join(dict.fromkeys(wanted)))
     verb = "holds" if any(isinstance(place, int) for place in first["loc"]) else "is"
     return f"{name} {verb} {reprlib.repr(first['input'])}; {words}."

@@ -47,7 +47,9 @@ def standalone_notebook(path: Path, packed: bytes) -> str:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     finder = next(cell for cell in notebook["cells"] if cell.get("id") == "finder")
     text = base64.b85encode(packed).decode()
-    lines = "\n".join(f'    "{text[start : start + WIDTH]}"' for start in range(0, len(text), WIDTH))
+    lines = "\n".join(
+        f'    "{text[start : start + WIDTH]}"' for start in range(0, len(text), WIDTH)
+    )
     source = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
     finder["source"] = source.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
@@ -72,7 +74,9 @@ def build(folder: Path) -> Iterator[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m mixed_precision_study.standalone", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m mixed_precision_study.standalone", description=__doc__
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     folder = parser.parse_args(arguments).folder
     try:

@@ -34,12 +34,23 @@ if not torch.cuda.is_available():
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "security", "studies"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
-LONGEST = ("own_model_on_gpu", "faults", "golden", "notebooks", "ray_cluster", "cli", "experiment", "summary")
+LONGEST = (
+    "own_model_on_gpu",
+    "faults",
+    "golden",
+    "notebooks",
+    "ray_cluster",
+    "cli",
+    "experiment",
+    "summary",
+)
 
 
 def results(name):
     """Return where committed results lie: a folder in outputs/main or outputs/more, or a zip in checks or archive."""
-    (place,) = [path for path in (ROOT / "outputs").glob("*/*") if path.name in (name, f"{name}.zip")]
+    (place,) = [
+        path for path in (ROOT / "outputs").glob("*/*") if path.name in (name, f"{name}.zip")
+    ]
     return place
 
 
@@ -77,9 +88,13 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no GPU"))
         elif item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
-            item.add_marker(pytest.mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py"))
+            item.add_marker(
+                pytest.mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py")
+            )
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
-    items.sort(key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow")))
+    items.sort(
+        key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow"))
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

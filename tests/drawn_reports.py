@@ -12,7 +12,9 @@ from mixed_precision_study.store.record import flat_record, write_record
 def shown(notebook, kind="text/plain"):
     """Return all that the notebook shows: what it prints, and what it displays as `kind`."""
     printed = ["".join(output.get("text", "")) for output in outputs_of(notebook)]
-    return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs_of(notebook)])
+    return "\n".join(
+        printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs_of(notebook)]
+    )
 
 
 def write_all(folder, *records):
@@ -39,7 +41,9 @@ def parts_of(section, kind):
 
 def said_in(section):
     """Return the title of a section and its sentences, one in a line."""
-    return "\n".join([section.title, section.about, *(part.text for part in parts_of(section, Sentence))])
+    return "\n".join(
+        [section.title, section.about, *(part.text for part in parts_of(section, Sentence))]
+    )
 
 
 def rows_in(section):
@@ -52,7 +56,9 @@ def opened_bars(figures):
     found = {}
     for axes in (axes for figure in figures for axes in figure.axes):
         bars = {bar.get_gid(): bar for bar in axes.patches if bar.get_gid()}
-        for text in sorted((one for one in axes.texts if one.get_gid()), key=lambda one: one.get_position()[0]):
+        for text in sorted(
+            (one for one in axes.texts if one.get_gid()), key=lambda one: one.get_position()[0]
+        ):
             _, part, comparison, precision = text.get_gid().split()
             bar = bars.get(text.get_gid().replace("label", "bar"))
             drawn = (bar.get_height(), to_hex(bar.get_facecolor())) if bar else (None, None)
@@ -67,4 +73,9 @@ def failures_in(tables):
     for part in (part for section in sections for part in section):
         if hasattr(part, "_repr_mimebundle_"):
             part._repr_mimebundle_()
-    return [line for section in sections for line in said_in(section).splitlines() if "could not be drawn" in line]
+    return [
+        line
+        for section in sections
+        for line in said_in(section).splitlines()
+        if "could not be drawn" in line
+    ]

@@ -20,7 +20,9 @@ def make_tree(folder, per_class=3, size=(32, 32), classes=None):
     for part in ("train", "test"):
         for number, name in enumerate(classes or counted or ("cat", "dog")):
             for index in range(per_class):
-                save_image(folder / part / name / f"{index}.png", (100 * number + index) % 256, size)
+                save_image(
+                    folder / part / name / f"{index}.png", (100 * number + index) % 256, size
+                )
 
 
 def write_csv(path, rows, columns=("path", "image", "label")):

@@ -6,11 +6,35 @@ from mixed_precision_study.store.record import new_record, run_id_of, write_reco
 from mixed_precision_study.tasks import images, language_model
 
 PARAMETERS = {
-    "cifar_resnet": {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "epochs": 3, "loader": "gpu"},
-    "efficientnet_regression": {"dataset": "auto", "model": "tf_efficientnet_b0", "batch_size": 32, "epochs": 3},
-    "lstm_language_model": {"dataset": "auto", "model": "lstm", "batch_size": 20, "epochs": 1, "bptt": 35},
+    "cifar_resnet": {
+        "dataset": "cifar10",
+        "model": "resnet18",
+        "batch_size": 128,
+        "epochs": 3,
+        "loader": "gpu",
+    },
+    "efficientnet_regression": {
+        "dataset": "auto",
+        "model": "tf_efficientnet_b0",
+        "batch_size": 32,
+        "epochs": 3,
+    },
+    "lstm_language_model": {
+        "dataset": "auto",
+        "model": "lstm",
+        "batch_size": 20,
+        "epochs": 1,
+        "bptt": 35,
+    },
 }
-USUAL = {"max_steps": 0, "lr": 0.1, "loss_scale": "dynamic", "execution": "eager", "repeats": 1, "seed": 0}
+USUAL = {
+    "max_steps": 0,
+    "lr": 0.1,
+    "loss_scale": "dynamic",
+    "execution": "eager",
+    "repeats": 1,
+    "seed": 0,
+}
 USUAL |= {"data_dir": "../data", "output_dir": "../outputs", "precisions": ["fp32"]}
 DATA = {  # data, unit of the samples, their number, steps of an epoch
     "cifar_resnet": ("cifar10", "images", 50_000, 391),
@@ -19,22 +43,57 @@ DATA = {  # data, unit of the samples, their number, steps of an epoch
 }
 METRICS = {
     "cifar_resnet": ("accuracy", "higher", 0.1, 0.002, lambda epoch: 0.5 + 0.1 * epoch),
-    "efficientnet_regression": ("mean_absolute_error", "lower", 0.3, 0.02, lambda epoch: 0.2 - 0.02 * epoch),
+    "efficientnet_regression": (
+        "mean_absolute_error",
+        "lower",
+        0.3,
+        0.02,
+        lambda epoch: 0.2 - 0.02 * epoch,
+    ),
     "lstm_language_model": ("perplexity", "lower", 33_278, 0.02, lambda epoch: 251.0 - 30 * epoch),
 }
 TARGETS = {("resnet18", "cifar10"): 0.92, ("lstm", "wikitext-2"): 160.0}
-TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "elpv": "ELPV", "wikitext-2": "WikiText-2"}
-H200 = {"device_type": "cuda", "gpu_name": "NVIDIA H200", "gpu_uuid": "GPU-1", "compute_capability": "9.0"}
-TURING = {**H200, "gpu_name": "NVIDIA GeForce RTX 2080 Ti", "gpu_uuid": "GPU-2", "compute_capability": "7.5"}
+TITLES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "elpv": "ELPV",
+    "wikitext-2": "WikiText-2",
+}
+H200 = {
+    "device_type": "cuda",
+    "gpu_name": "NVIDIA H200",
+    "gpu_uuid": "GPU-1",
+    "compute_capability": "9.0",
+}
+TURING = {
+    **H200,
+    "gpu_name": "NVIDIA GeForce RTX 2080 Ti",
+    "gpu_uuid": "GPU-2",
+    "compute_capability": "7.5",
+}
 CPU = {"device_type": "cpu"}
-SOFTWARE = {"driver_version": "580.1", "cuda_version": "13.0", "cudnn_version": "91000", "torch_version": "2.9.1"}
-KERNELS = [["convolution", 0.45], ["matmul", 0.2], ["normalisation", 0.2], ["elementwise", 0.1], ["optimizer", 0.05]]
+SOFTWARE = {
+    "driver_version": "580.1",
+    "cuda_version": "13.0",
+    "cudnn_version": "91000",
+    "torch_version": "2.9.1",
+}
+KERNELS = [
+    ["convolution", 0.45],
+    ["matmul", 0.2],
+    ["normalisation", 0.2],
+    ["elementwise", 0.1],
+    ["optimizer", 0.05],
+]
 NOT_STARTED = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None}
 
 
 def title_of(notebook, values):
     """Return the name for people of the model that a notebook trains with these parameters."""
-    if notebook == "lstm_language_model" and values["model"] in (*language_model.RNNS, "transformer"):
+    if notebook == "lstm_language_model" and values["model"] in (
+        *language_model.RNNS,
+        "transformer",
+    ):
         return language_model.title_of(SimpleNamespace(**{"layers": None, "units": None, **values}))
     return images.title_of(str(values["model"]))
 
@@ -43,8 +102,18 @@ def explanation_of(notebook, precision, seconds, peak, data):
     """Return the fields that explain a run on a GPU: memory breakdown, profile, energy, state, inference."""
     half = precision not in ("fp32", "tf32")
     joules = sum(seconds) * (400 if half else 500)
-    parts = {"parameters": 43.0, "gradients": 43.0, "optimizer": 43.0, "masters": 43.0 * (precision == "o2_fp16")}
-    parts |= {"data": data, "activations": peak - sum(parts.values()) - data, "slack": 200.0, "context": 1290.0}
+    parts = {
+        "parameters": 43.0,
+        "gradients": 43.0,
+        "optimizer": 43.0,
+        "masters": 43.0 * (precision == "o2_fp16"),
+    }
+    parts |= {
+        "data": data,
+        "activations": peak - sum(parts.values()) - data,
+        "slack": 200.0,
+        "context": 1290.0,
+    }
     return {f"ledger_{name}_mib": mib for name, mib in parts.items()} | {
         "gpu_busy_fraction": 0.6 if notebook == "lstm_language_model" else 0.9,
         "kernel_family_fractions": KERNELS,
@@ -110,9 +179,15 @@ def make(
     }
     if device["device_type"] == "cuda":
         mib = 150.0 if notebook == "cifar_resnet" else 0.0
-        known |= {"peak_allocated_mib": peak, "device_used_mib": peak + 1500, "data_on_device_mib": mib}
+        known |= {
+            "peak_allocated_mib": peak,
+            "device_used_mib": peak + 1500,
+            "data_on_device_mib": mib,
+        }
         if explained and fields.get("status", "ok") == "ok":
-            known |= explanation_of(notebook, precision, fields.get("epoch_seconds", seconds), peak, mib)
+            known |= explanation_of(
+                notebook, precision, fields.get("epoch_seconds", seconds), peak, mib
+            )
     if precision.endswith("fp16"):
         known |= {"skipped_steps": 2, "loss_scale_trace": [[0, 65536.0], [5, 32768.0]]}
     for field, value in {**known, **fields}.items():
@@ -132,7 +207,12 @@ def over_seeds(changes, precision="tf32", notebook="cifar_resnet", **fields):
 
 def make_failed(notebook, precision, status, reason, **rest):
     """Return the record of a run that did not end well, at once and without figures."""
-    nothing = {"seconds": [1.0], "peak_allocated_mib": None, "device_used_mib": None, "samples_per_second": None}
+    nothing = {
+        "seconds": [1.0],
+        "peak_allocated_mib": None,
+        "device_used_mib": None,
+        "samples_per_second": None,
+    }
     nothing |= {"epoch_seconds": [], "train_loss": [], "metric": []}
     return make(notebook, precision, **{**nothing, "status": status, "reason": reason, **rest})
 

@@ -4,7 +4,14 @@ import numpy as np
 
 from mixed_precision_study.store.record import flat_record, new_record
 
-PARAMETERS = {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "seed": 0, "repeats": 1, "repeat": 0}
+PARAMETERS = {
+    "dataset": "cifar10",
+    "model": "resnet18",
+    "batch_size": 128,
+    "seed": 0,
+    "repeats": 1,
+    "repeat": 0,
+}
 PARAMETERS |= {"epochs": 2, "execution": "eager", "channels_last": False, "precisions": ["fp32"]}
 ON_GPU = {"status": "ok", "device_type": "cuda", "gpu_uuid": "GPU-1", "epoch_seconds": [4.0, 4.0]}
 
@@ -47,20 +54,44 @@ def compared(ratio, repetitions=1, epochs=3, blocks=8, noise=0.02, between=0.0, 
 
 
 # Names and shares of kernel time in which convolution, matmul and attention have 0.7 together.
-DENSE = [["convolution", 0.4], ["matmul", 0.2], ["normalisation", 0.2], ["attention", 0.1], ["elementwise", 0.1]]
-SPARSE = [["elementwise", 0.4], ["convolution", 0.25], ["normalisation", 0.2], ["optimizer", 0.1], ["copy", 0.05]]
+DENSE = [
+    ["convolution", 0.4],
+    ["matmul", 0.2],
+    ["normalisation", 0.2],
+    ["attention", 0.1],
+    ["elementwise", 0.1],
+]
+SPARSE = [
+    ["elementwise", 0.4],
+    ["convolution", 0.25],
+    ["normalisation", 0.2],
+    ["optimizer", 0.1],
+    ["copy", 0.05],
+]
 
 
 def profiled(families=DENSE, busy=0.95, precision="amp_fp16", parameters=None, **fields):
     """Return the record of a run whose kernels were looked at."""
-    figures = {"kernel_family_fractions": families, "gpu_busy_fraction": busy, "tensor_core_fraction": 0.6, **fields}
+    figures = {
+        "kernel_family_fractions": families,
+        "gpu_busy_fraction": busy,
+        "tensor_core_fraction": 0.6,
+        **fields,
+    }
     return flat(precision, parameters, **figures)
 
 
 def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
     """Return what paired_ratio returns, with these values. The 90% interval is the 95% one but for a tenth."""
     unknown = dict.fromkeys(("low90", "high90", "p", "smallest", "unlike", "untrained", "lost"))
-    found = {"ratio": ratio, "low": low, "high": high, "seconds": seconds, "processes": processes, "seeds": 1}
+    found = {
+        "ratio": ratio,
+        "low": low,
+        "high": high,
+        "seconds": seconds,
+        "processes": processes,
+        "seeds": 1,
+    }
     found |= {"median_ratio": ratio, "apart": False, "differences": [], **unknown}
     if low is not None:
         found |= {"low90": low + 0.1 * (ratio - low), "high90": high - 0.1 * (high - ratio)}
@@ -69,4 +100,7 @@ def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
     return {**found, **fields}
 
 
-HOT = {"throttled": True, "throttle_fractions": [["power cap", 0.4], ["heat", 0.05], ["idle", 0.04]]}
+HOT = {
+    "throttled": True,
+    "throttle_fractions": [["power cap", 0.4], ["heat", 0.05], ["idle", 0.04]],
+}

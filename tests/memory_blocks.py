@@ -25,7 +25,12 @@ def live_at_peak(segments, events):
         for block in segment["blocks"]:
             place = block.get("address", address)
             if block["state"] == "active_allocated":
-                alive[place] = [place, block.get("requested_size", block["size"]), -math.inf, math.inf]
+                alive[place] = [
+                    place,
+                    block.get("requested_size", block["size"]),
+                    -math.inf,
+                    math.inf,
+                ]
             address += block["size"]
     at_peak = [*alive.values()]
     total = most = sum(block[1] for block in at_peak)
@@ -72,7 +77,9 @@ def blocks_at_peak(trainer, batch):
     def claim(part, tensors):
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor):
-                claims.setdefault(tensor.untyped_storage().data_ptr(), []).append((part, microseconds()))
+                claims.setdefault(tensor.untyped_storage().data_ptr(), []).append(
+                    (part, microseconds())
+                )
 
     def claim_known():
         state = [value for values in trainer.optimizer.state.values() for value in values.values()]
@@ -91,7 +98,9 @@ def blocks_at_peak(trainer, batch):
         with ExitStack() as stack:
             counted = stack.enter_context(watched_memory(trainer))
             for weight in trainer.weights:
-                hook = weight.register_post_accumulate_grad_hook(lambda one: claim("gradients", [one.grad]))
+                hook = weight.register_post_accumulate_grad_hook(
+                    lambda one: claim("gradients", [one.grad])
+                )
                 stack.callback(hook.remove)
             claim_known()
             trainer.eager_step(batch, None)
@@ -101,7 +110,9 @@ def blocks_at_peak(trainer, batch):
         torch.cuda.memory._record_memory_history(enabled=None)
     peak = torch.cuda.memory_stats(trainer.device)["requested_bytes.all.peak"]
     sizes = dict.fromkeys((*COUNTED, "others"), 0)
-    for address, size, begin, end in live_at_peak(segments, [one for one in events if one["time_us"] >= began - 1]):
+    for address, size, begin, end in live_at_peak(
+        segments, [one for one in events if one["time_us"] >= began - 1]
+    ):
         found = {part for part, moment in claims.get(address, ()) if begin <= moment <= end}
         sizes[next((part for part in COUNTED if part in found), "others")] += size
     return sizes, peak, counted.gradients_at_peak

@@ -24,7 +24,9 @@ def run_cells(path, last, parameters, display=print):
         if cell.sets_parameters:
             if unknown := set(parameters) - set(parameters_of(path)[0].model_fields):
                 raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
-            names["In"].append("\n".join(["# Parameters", *(f"{name} = ..." for name in parameters)]))
+            names["In"].append(
+                "\n".join(["# Parameters", *(f"{name} = ..." for name in parameters)])
+            )
             names.update(parameters)
         if cell.id == last:
             break

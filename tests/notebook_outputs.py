@@ -9,10 +9,24 @@ from conftest import ENVIRONMENT
 
 def papermill(notebook, folder, environment=None, options=(), **parameters):
     """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process."""
-    command = [sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3", "--no-progress-bar"]
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        str(notebook),
+        "out.ipynb",
+        "-k",
+        "python3",
+        "--no-progress-bar",
+    ]
     for name, value in parameters.items():
         command += ["-y", json.dumps({name: value})]
-    given = {"env": ENVIRONMENT | (environment or {}), "capture_output": True, "text": True, "check": False}
+    given = {
+        "env": ENVIRONMENT | (environment or {}),
+        "capture_output": True,
+        "text": True,
+        "check": False,
+    }
     return subprocess.run([*command, *options], cwd=folder, timeout=600, **given)
 
 

@@ -24,13 +24,26 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from mixed_precision_study.measure.nvml import NvmlGpu  # noqa: E402
 
-FILES = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
+FILES = sorted(
+    str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text()
+)
 NOTHING_CHOSEN = 5  # pytest's exit status where -k leaves no test
 
 
 def run(marks, processes, options, report):
     """Run the tests with these marks in so many processes, and return (exit status of pytest, seconds)."""
-    command = [sys.executable, "-m", "pytest", *FILES, "-m", marks, "-n", str(processes), "--dist", "load"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *FILES,
+        "-m",
+        marks,
+        "-n",
+        str(processes),
+        "--dist",
+        "load",
+    ]
     # the longest come first, and each goes to who is free
     command += ["--maxschedchunk", "1"] if processes else []
     command += ["-q", "--durations", "20", "--tb", "short", "--junitxml", str(report)]
@@ -40,7 +53,9 @@ def run(marks, processes, options, report):
         environment |= {"OMP_NUM_THREADS": each, "TORCHINDUCTOR_COMPILE_THREADS": each}
     began = time.perf_counter()
     done = subprocess.run([*command, *options], cwd=ROOT, env=environment, check=False)
-    return (0 if done.returncode == NOTHING_CHOSEN else done.returncode), time.perf_counter() - began
+    return (
+        0 if done.returncode == NOTHING_CHOSEN else done.returncode
+    ), time.perf_counter() - began
 
 
 def versions():
@@ -54,7 +69,12 @@ def versions():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("--processes", type=int, default=min(8, (os.cpu_count() or 1) // 2), help="that share the GPU")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=min(8, (os.cpu_count() or 1) // 2),
+        help="that share the GPU",
+    )
     parser.add_argument("--write", type=Path, help="the file of the table")
     args, options = parser.parse_known_args()
     if not torch.cuda.is_available():
@@ -62,13 +82,20 @@ def main():
     status = 0
     page = "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page. "
     page += f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds |\n|---|---|---|---|---|---|\n"
-    for way, marks, processes in ((f"{args.processes} at a time", "not alone", args.processes), ("alone", "alone", 0)):
+    for way, marks, processes in (
+        (f"{args.processes} at a time", "not alone", args.processes),
+        ("alone", "alone", 0),
+    ):
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             failed, spent = run(f"gpu and {marks}", processes, options, report)
             counts = ElementTree.parse(report).find("testsuite").attrib if report.exists() else {}  # noqa: S314, pytest wrote it
         status = status or failed
-        row = [way, *(counts.get(name, "-") for name in ("tests", "skipped", "failures", "errors")), f"{spent:.0f}"]
+        row = [
+            way,
+            *(counts.get(name, "-") for name in ("tests", "skipped", "failures", "errors")),
+            f"{spent:.0f}",
+        ]
         page += f"| {' | '.join(row)} |\n"
     print(page)
     if args.write:

@@ -38,7 +38,9 @@ def compute_loss(network, batch, hidden):
 
 def make_batch(seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
+    return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(
+        4, (16,), generator=generator
+    )
 
 
 def sgd_trainer(network, precision, loss, *, clip=None, **options):
@@ -47,7 +49,10 @@ def sgd_trainer(network, precision, loss, *, clip=None, **options):
     options: those of SGD, and of the Trainer.
     """
     sgd = {name: options.pop(name) for name in OF_SGD if name in options}
-    usual = {"make_optimizer": partial(torch.optim.SGD, **sgd), "step_function": partial(training_step, clip=clip)}
+    usual = {
+        "make_optimizer": partial(torch.optim.SGD, **sgd),
+        "step_function": partial(training_step, clip=clip),
+    }
     return Trainer(network, precision, loss, **{"device": CPU, **usual, **options})
 
 
@@ -69,7 +74,14 @@ def plain_step(model, batch, hidden, compute_loss, optimizer, scaler, precision)
 
 
 def make_record(precision="fp32", **facts):
-    parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
+    parameters = {
+        "dataset": "d",
+        "model": "m",
+        "batch_size": 16,
+        "seed": 0,
+        "output_dir": "out",
+        "data_dir": "data",
+    }
     facts = {"sample_unit": "images", "metric_name": "accuracy", **facts}
     return records.new_record("n", parameters, precision, facts)
 
@@ -84,8 +96,15 @@ def norm_of_update(trainer):
 
 def everything(trainer):
     """Return copies of all that a skipped step must leave as it was."""
-    momenta = [value for state in trainer.optimizer.state.values() for value in state.values() if value is not None]
-    return copy.deepcopy([[w.detach() for w in trainer.weights], [m.detach() for m in trainer.masters], momenta])
+    momenta = [
+        value
+        for state in trainer.optimizer.state.values()
+        for value in state.values()
+        if value is not None
+    ]
+    return copy.deepcopy(
+        [[w.detach() for w in trainer.weights], [m.detach() for m in trainer.masters], momenta]
+    )
 
 
 def same_bits(first, second):
@@ -128,8 +147,12 @@ class Words(torch.nn.Module):
 def word_loss(network, batch, hidden):
     words, following = batch
     logits, hidden = network(words, hidden)
-    hidden = tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten()), hidden
+    hidden = (
+        tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
+    )
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), following.flatten()
+    ), hidden
 
 
 def text(seed):

@@ -32,7 +32,11 @@ def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
     rows = []
     for number, gpu, one, other in speeds:
         for contender, speed in ((theirs, one), (ours, other)):
-            rows += [{"round": number, "contender": contender, "speed": str(speed), "gpu": gpu}] if speed else []
+            rows += (
+                [{"round": number, "contender": contender, "speed": str(speed), "gpu": gpu}]
+                if speed
+                else []
+            )
     (row,) = peers.peers_of(rows)
     logs = [math.log(1.1), math.log(1.21), math.log(1.1)]
     # Student's 97.5% quantile of two degrees of freedom
@@ -40,10 +44,14 @@ def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
     assert (row["cell"], row["peer"], row["n"]) == (cell, theirs, 3)
     assert [float(row[name]) for name in ("theirs", "ours")] == [100, 110]
     expected = [math.exp(fmean(logs) + shift) for shift in (0, -half, half)]
-    assert [float(row[name]) for name in ("ratio", "low", "high")] == pytest.approx(expected, rel=1e-3)
+    assert [float(row[name]) for name in ("ratio", "low", "high")] == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
-def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails(tmp_path, monkeypatch, capsys):
+def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails(
+    tmp_path, monkeypatch, capsys
+):
     order = []
 
     def measure(contender, options):
@@ -61,7 +69,9 @@ def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails
     order, failing = [], None
     peers.main()
     assert order == [contenders[0]] * 2
-    assert [(row["ratio"], row["n"]) for row in peers.rows_in(tmp_path / "peers.csv")] == [("1.25", "2")] * len(cells)
+    assert [(row["ratio"], row["n"]) for row in peers.rows_in(tmp_path / "peers.csv")] == [
+        ("1.25", "2")
+    ] * len(cells)
 
 
 @pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
@@ -76,7 +86,9 @@ def test_intervals_cover_and_equal_precisions_are_seldom_called_different(scatte
 
 
 @pytest.mark.parametrize(("scatter", "margin"), [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
-def test_with_the_seeds_that_are_needed_four_of_five_studies_find_equal_precisions_equivalent(scatter, margin):
+def test_with_the_seeds_that_are_needed_four_of_five_studies_find_equal_precisions_equivalent(
+    scatter, margin
+):
     draw = random.Random(0)
     one = {"metric_name": "accuracy", "metric_better": "higher", "metric_margin": margin}
     one["metric_margin_is_share"] = False
@@ -95,7 +107,9 @@ def test_a_folder_without_such_records_gets_one_sentence(tmp_path, script):
 
 
 def test_the_tables_say_what_a_pilot_and_equal_runs_need(tmp_path):
-    for seed, (precision, shift) in itertools.product(range(4), (("fp32", 0.0), ("amp_bf16", 0.001))):
+    for seed, (precision, shift) in itertools.product(
+        range(4), (("fp32", 0.0), ("amp_bf16", 0.001))
+    ):
         values = {"parameters": {"seed": seed}, "shift": shift * (-1) ** seed}
         write_record(made_up.make("cifar_resnet", precision, **values), tmp_path / "pilot")
     for number in range(8):
@@ -103,9 +117,19 @@ def test_the_tables_say_what_a_pilot_and_equal_runs_need(tmp_path):
         one = made_up.make("cifar_resnet", "amp_bf16", seconds=[6.0] * 3, parameters=parameters)
         write_record(one, tmp_path / "equal")
     (row,) = seeds_needed.needs_of(read_records(tmp_path / "pilot")[0])
-    assert (row.model, row.precision, row.metric, row.seeds) == ("resnet18, eager", "amp_bf16", "accuracy", 4)
+    assert (row.model, row.precision, row.metric, row.seeds) == (
+        "resnet18, eager",
+        "amp_bf16",
+        "accuracy",
+        4,
+    )
     assert row.scatter == pytest.approx(0.001 * 2 / math.sqrt(3))
-    cells = equal_runs.table(read_records(tmp_path / "equal")[0]).splitlines()[-1].strip("| ").split(" | ")
+    cells = (
+        equal_runs.table(read_records(tmp_path / "equal")[0])
+        .splitlines()[-1]
+        .strip("| ")
+        .split(" | ")
+    )
     assert cells[0] == "resnet18 on cifar10, batch 128, eager, amp_bf16"
     assert cells[1:] == ["8", "6.00 (6.00 to 6.00)", "0.0%", "0.0% of 16"]
 
@@ -116,7 +140,11 @@ def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
     runs = []
     for number in range(count):
         factor = math.exp(draw[number] + drift * number / count)
-        facts = {"order_in_comparison": number, "started_at": f"2026-01-01T00:{number:02}:00+00:00", **fields}
+        facts = {
+            "order_in_comparison": number,
+            "started_at": f"2026-01-01T00:{number:02}:00+00:00",
+            **fields,
+        }
         parameters = {"purpose": "aa", "repeat": number}
         runs.append(timed(np.full((3, 10), seconds * factor / 10), "amp_bf16", parameters, **facts))
     return runs
@@ -126,14 +154,18 @@ def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
 def test_the_rules_call_equal_runs_different_about_as_often_as_they_promise(drift, monkeypatch):
     """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do within 1%."""
     monkeypatch.setattr(equal_runs, "MOST_SPLITS", 100)
-    rates = [equal_runs.false_positive_rate(equal(drift=drift, seed=seed))["rate"] for seed in range(8)]
+    rates = [
+        equal_runs.false_positive_rate(equal(drift=drift, seed=seed))["rate"] for seed in range(8)
+    ]
     assert 0.02 < fmean(rates) < 0.08, rates
 
 
 @pytest.mark.parametrize(("count", "blocks", "splits"), [(24, 6, 2000), (12, 4, 1296), (8, 4, 16)])
 def test_a_split_takes_two_neighbours_from_each_of_four_blocks(count, blocks, splits):
     cut = equal_runs.blocks_of(list(range(count)))
-    assert cut == [list(range(start, start + count // blocks)) for start in range(0, count, count // blocks)]
+    assert cut == [
+        list(range(start, start + count // blocks)) for start in range(0, count, count // blocks)
+    ]
     found = equal_runs.splits_of(cut)
     assert len(found) == splits and equal_runs.splits_of(cut) == found  # drawn again
     for split in found:
@@ -160,18 +192,28 @@ def test_the_error_of_a_rate_is_that_of_leaving_out_a_block():
     """Where all that is called different rests on one block, the rate is no better known than that."""
     runs = equal()
     odd = {id(run) for run in runs[4:8]}
-    found = equal_runs.false_positive_rate(runs, lambda pairs: any(id(own) in odd for own, _ in pairs))
+    found = equal_runs.false_positive_rate(
+        runs, lambda pairs: any(id(own) in odd for own, _ in pairs)
+    )
     assert (found["rate"], found["error"]) == pytest.approx((2 / 3, 2 / 3), abs=0.05)
 
 
 def test_equal_runs_are_one_run_on_one_gpu_in_their_order():
     first, elsewhere, other_code = equal(3), equal(2, gpu_uuid="GPU-2"), equal(2, code_hash="abc")
-    groups = equal_runs.equal_runs([*reversed(first), *elsewhere, *other_code, *equal(1, status="failed")])
+    groups = equal_runs.equal_runs(
+        [*reversed(first), *elsewhere, *other_code, *equal(1, status="failed")]
+    )
     assert sorted(map(len, groups)) == [2, 2, 3]
     assert first in groups
 
 
-OF_A_RUN = {"dataset": "cifar10", "model": "resnet18", "execution": "eager", "batch_size": 128, "seed": 0}
+OF_A_RUN = {
+    "dataset": "cifar10",
+    "model": "resnet18",
+    "execution": "eager",
+    "batch_size": 128,
+    "seed": 0,
+}
 
 
 def rows_of(folder, seconds, *lines):
@@ -184,20 +226,42 @@ def rows_of(folder, seconds, *lines):
 
 def write_training(folder, run_id, precision="fp32", parameters=(), **fields):
     facts = {"status": "ok", "epoch_seconds": [4.0], **fields, "run_id": run_id}
-    write_record(new_record("cifar_resnet", {**OF_A_RUN, **dict(parameters)}, precision, facts), folder)
+    write_record(
+        new_record("cifar_resnet", {**OF_A_RUN, **dict(parameters)}, precision, facts), folder
+    )
 
 
 def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
-    parts = {f"startup_{part}_seconds": 1.0 for part in ("import", "preflight", "data", "model", "warmup")}
+    parts = {
+        f"startup_{part}_seconds": 1.0
+        for part in ("import", "preflight", "data", "model", "warmup")
+    }
     # The search is within the warm-up, so it counts once.
-    write_training(tmp_path, "a-run", **parts, epoch_seconds=[2.0, 2.5], search_seconds=0.5, evaluation_seconds=1.5)
+    write_training(
+        tmp_path,
+        "a-run",
+        **parts,
+        epoch_seconds=[2.0, 2.5],
+        search_seconds=0.5,
+        evaluation_seconds=1.5,
+    )
     began = datetime(2026, 5, 1, 12, 0, 0, 500_000).astimezone()
     first_cell = (began + timedelta(seconds=1.5)).astimezone(UTC)
     times = {"start_time": first_cell.isoformat(), "duration": 15.0}
     (tmp_path / "a-run.ipynb").write_text(json.dumps({"metadata": {"papermill": times}}))
-    lines = ["2026-05-01 11:00:00,000  gpu0  a-run  begins", "2026-05-01 12:00:00,500  gpu0  a-run  begins"]
+    lines = [
+        "2026-05-01 11:00:00,000  gpu0  a-run  begins",
+        "2026-05-01 12:00:00,500  gpu0  a-run  begins",
+    ]
     cells = rows_of(tmp_path, {"a-run": 20.0}, *lines)["cifar_resnet resnet18 eager fp32"]
-    known = {"whole": 20, "training": 4.5, "evaluation": 1.5, "start": 1.5, "end": 3.5, "search": 0.5}
+    known = {
+        "whole": 20,
+        "training": 4.5,
+        "evaluation": 1.5,
+        "start": 1.5,
+        "end": 3.5,
+        "search": 0.5,
+    }
     known |= {"explanation": None}
     assert {name: cells[name] for name in known} == known
     assert cells["rest"] == pytest.approx(15 - 5 - 4.5 - 1.5)

@@ -11,12 +11,20 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 
 from mixed_precision_study import __version__
 
-COPIED = ("pyproject.toml", "README.md", "docs/running.md", "docs/record.md", "mixed_precision_study/store/record.py")
+COPIED = (
+    "pyproject.toml",
+    "README.md",
+    "docs/running.md",
+    "docs/record.md",
+    "mixed_precision_study/store/record.py",
+)
 
 
 @pytest.fixture
 def copy(tmp_path):
-    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    shutil.copytree(
+        NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*")
+    )
     (tmp_path / "outputs").symlink_to(ROOT / "outputs")
     for name in COPIED:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -40,12 +48,22 @@ def test_each_number_is_read_by_a_document_and_found_by_its_name():
 @pytest.mark.parametrize(
     ("name", "text", "stale"),
     [
-        ("notebooks/summary.ipynb", '<!-- badges -->\\n",\n', '<!-- badges -->\\n",\n    "of yesterday\\n",\n'),
+        (
+            "notebooks/summary.ipynb",
+            '<!-- badges -->\\n",\n',
+            '<!-- badges -->\\n",\n    "of yesterday\\n",\n',
+        ),
         ("notebooks/summary.ipynb", "# @title Find", "# @title Seek"),  # the finder
-        ("docs/record.md", "- `energy_joules`: whole GPU, timed epochs\n", "- `energy_joules`: of everything\n"),
+        (
+            "docs/record.md",
+            "- `energy_joules`: whole GPU, timed epochs\n",
+            "- `energy_joules`: of everything\n",
+        ),
     ],
 )
-def test_a_stale_block_or_cell_is_named_with_the_command_and_mended(copy, capsys, name, text, stale):
+def test_a_stale_block_or_cell_is_named_with_the_command_and_mended(
+    copy, capsys, name, text, stale
+):
     path, fresh = copy / name, (ROOT / name).read_text()
     assert fresh.count(text) == 1
     path.write_text(fresh.replace(text, stale))
@@ -64,13 +82,23 @@ def test_a_repository_fills_badges_addresses_and_finders_and_another_one_replace
     settings, readme, running, *_ = ((copy / one).read_text() for one in COPIED)
     url = f"https://github.com/{name}"
     assert settings.count("[project.urls]") == 1
-    for text in (f"pip install git+{url}`", f"git clone {url}`", f"({url}/actions/workflows/tests.yml)"):
+    for text in (
+        f"pip install git+{url}`",
+        f"git clone {url}`",
+        f"({url}/actions/workflows/tests.yml)",
+    ):
         assert readme.count(text) == 1
     assert "(https://an-other.github.io/c.d/)" in readme
     for one in (*EXPERIMENTS, "summary"):
         notebook = (copy / "notebooks" / f"{one}.ipynb").read_text()
-        for place in ("colab.research.google.com/github/", "kaggle.com/kernels/welcome?src=https://github.com/"):
-            assert all(f"{place}{name}/blob/main/notebooks/{one}.ipynb" in text for text in (notebook, running))
+        for place in (
+            "colab.research.google.com/github/",
+            "kaggle.com/kernels/welcome?src=https://github.com/",
+        ):
+            assert all(
+                f"{place}{name}/blob/main/notebooks/{one}.ipynb" in text
+                for text in (notebook, running)
+            )
         assert f"git+{url}@v{__version__}" in notebook  # pip gets the code from there at last
         assert "someone" not in notebook + settings + readme + running
 
@@ -83,15 +111,24 @@ def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
         cell.metadata["papermill"] = {"start_time": "now"}
         if cell.cell_type == "code":
             streams = (("stdout", "printed by the cell"), ("stderr", "a warning"))
-            cell.outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams]
+            cell.outputs = [
+                nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams
+            ]
     nbformat.write(before, tmp_path / "executed.ipynb")
     assert executed.main([str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]) == 0
-    copy, text = nbformat.read(tmp_path / "copy.ipynb", as_version=4), (tmp_path / "copy.ipynb").read_text()
+    copy, text = (
+        nbformat.read(tmp_path / "copy.ipynb", as_version=4),
+        (tmp_path / "copy.ipynb").read_text(),
+    )
     heads = [cell.source.splitlines()[0] for cell in copy.cells[:4]]
     assert heads[0].startswith("# ") and heads[2:] == ["## Result", "show(records)"]
-    assert {cell.source for cell in copy.cells if cell.id != "note"} == {cell.source for cell in before.cells}
+    assert {cell.source for cell in copy.cells if cell.id != "note"} == {
+        cell.source for cell in before.cells
+    }
     assert "papermill" not in copy.metadata and "/somewhere" not in text and "a warning" not in text
-    assert text.count("printed by the cell") == sum(cell.cell_type == "code" for cell in before.cells)
+    assert text.count("printed by the cell") == sum(
+        cell.cell_type == "code" for cell in before.cells
+    )
 
 
 @pytest.mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])

@@ -14,7 +14,15 @@ import torch
 from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV, experiment
-from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, Experiment, Gpu, Metric, describe, explain, guarded
+from mixed_precision_study.experiment import (
+    NOT_ABOUT_INFERENCE,
+    Experiment,
+    Gpu,
+    Metric,
+    describe,
+    explain,
+    guarded,
+)
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.store import record as records
 from mixed_precision_study.store.reading import read_records
@@ -28,11 +36,23 @@ PACKAGE = "mixed_precision_study.experiment"
 @pytest.mark.parametrize(
     ("error", "status", "reason"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), "oom", "OutOfMemoryError: CUDA out of memory"),
-        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), "oom", "RuntimeError: CUBLAS_STATUS_ALLOC_FAILED"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            "oom",
+            "OutOfMemoryError: CUDA out of memory",
+        ),
+        (
+            RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"),
+            "oom",
+            "RuntimeError: CUBLAS_STATUS_ALLOC_FAILED",
+        ),
         (RuntimeError("not enough memory: 1 EiB"), "oom", "RuntimeError: not enough memory: 1 EiB"),
         (ValueError("wrong shape\nmore lines"), "failed", "ValueError: wrong shape"),
-        (Diverged("the training loss is not finite"), "diverged", "the training loss is not finite"),
+        (
+            Diverged("the training loss is not finite"),
+            "diverged",
+            "the training loss is not finite",
+        ),
         (Unsupported("needs a GPU"), "unsupported", "needs a GPU"),
     ],
 )
@@ -78,18 +98,32 @@ def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch
     calls = []
     for name in ("clear_workspaces", "memory.reset_peaks", "describe_environment"):
         monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_, name=name: calls.append(name))
-    monkeypatch.setattr(f"{PACKAGE}.memory.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
-    record = make_record(metric=[0.5], metric_better="higher", epoch_seconds=[1.0], samples_per_second=3.0)
+    monkeypatch.setattr(
+        f"{PACKAGE}.memory.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost"))
+    )
+    record = make_record(
+        metric=[0.5], metric_better="higher", epoch_seconds=[1.0], samples_per_second=3.0
+    )
     with guarded(record, "out", CPU):
         assert calls == ["clear_workspaces", "memory.reset_peaks", "describe_environment"]
         assert record.status == "failed"  # "ok" only at the end
-    assert json.loads((Path("out") / f"{record.run_id}.json").read_text())["run"]["status"] == record.status == "ok"
+    assert (
+        json.loads((Path("out") / f"{record.run_id}.json").read_text())["run"]["status"]
+        == record.status
+        == "ok"
+    )
 
 
 def test_an_error_becomes_a_line_that_ends_with_a_sentence():
-    memory = "CUDA out of memory. Tried to allocate 2 GiB. " + "Of it 1 GiB is free. " * 20 + "See the documentation"
+    memory = (
+        "CUDA out of memory. Tried to allocate 2 GiB. "
+        + "Of it 1 GiB is free. " * 20
+        + "See the documentation"
+    )
     line = error_line(RuntimeError(memory))
-    assert 350 < len(line) <= 400 and line.endswith("1 GiB is free.") and line[14:].strip() in memory
+    assert (
+        350 < len(line) <= 400 and line.endswith("1 GiB is free.") and line[14:].strip() in memory
+    )
     assert error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
 
 
@@ -132,7 +166,11 @@ GIVEN = {"precisions": ["fp32", "amp_bf16"], "batch_size": 16, "epochs": 2, "lr"
 
 def make_experiment(data=None, make=make_model, loss=point_loss, **options):
     parameters = GIVEN | options.pop("parameters", {})
-    options = {"evaluate": accuracy, "metric": Metric("accuracy", better="higher", chance=0.5), **options}
+    options = {
+        "evaluate": accuracy,
+        "metric": Metric("accuracy", better="higher", chance=0.5),
+        **options,
+    }
     return Experiment("points", parameters, data or Points(), make, loss, **options)
 
 
@@ -141,13 +179,28 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert [first.precision, second.precision] == ["fp32", "amp_bf16"]
     for record in (first, second):
         assert (record.status, record.reason) == ("ok", None)
-        assert (record.notebook, record.steps_per_epoch, record.samples_per_epoch) == ("points", 4, 64)
-        assert (record.metric_name, record.metric_better, record.chance_metric) == ("accuracy", "higher", 0.5)
-        assert (record.dataset_used, record.sample_unit, record.batch_size_used) == ("points", "points", 16)
+        assert (record.notebook, record.steps_per_epoch, record.samples_per_epoch) == (
+            "points",
+            4,
+            64,
+        )
+        assert (record.metric_name, record.metric_better, record.chance_metric) == (
+            "accuracy",
+            "higher",
+            0.5,
+        )
+        assert (record.dataset_used, record.sample_unit, record.batch_size_used) == (
+            "points",
+            "points",
+            16,
+        )
         assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
         assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
         assert record.test_metric is None
-        assert {getattr(record, f"{part}_reason") for part in ("inference", "profile", "limit", "ledger")} == {"no GPU"}
+        assert {
+            getattr(record, f"{part}_reason")
+            for part in ("inference", "profile", "limit", "ledger")
+        } == {"no GPU"}
     assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
     assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
     written, left_out = read_records("outputs")
@@ -183,7 +236,9 @@ def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatc
 
 def make_drawing_model():
     convolved = torch.nn.Unflatten(1, (1, 1, 2)), torch.nn.Conv2d(1, 8, 1), torch.nn.BatchNorm2d(8)
-    return torch.nn.Sequential(*convolved, torch.nn.Dropout(0.3), torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    return torch.nn.Sequential(
+        *convolved, torch.nn.Dropout(0.3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
+    )
 
 
 def losses_of(precisions):
@@ -194,7 +249,9 @@ def losses_of(precisions):
 @pytest.mark.slow
 def test_precisions_of_one_process_have_the_losses_of_processes_of_their_own_to_the_bit():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        together, *alone = pool.map(losses_of, [["fp32", "amp_bf16"], ["fp32"], ["amp_bf16"]], chunksize=1)
+        together, *alone = pool.map(
+            losses_of, [["fp32", "amp_bf16"], ["fp32"], ["amp_bf16"]], chunksize=1
+        )
     assert together == alone[0] | alone[1]
     assert together["fp32"] != together["amp_bf16"] and len(set(together["fp32"])) == 2
 
@@ -212,7 +269,9 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
 
     given = {"precisions": ["fp32", "amp_bf16"], "execution": "compile", "epochs": 1}
     resets = []
-    monkeypatch.setattr(torch._dynamo, "reset", lambda reset=torch._dynamo.reset: resets.append(1) or reset())
+    monkeypatch.setattr(
+        torch._dynamo, "reset", lambda reset=torch._dynamo.reset: resets.append(1) or reset()
+    )
     with torch._dynamo.config.patch(recompile_limit=1):
         records = make_experiment(make=lambda: Counting(2, 2), parameters=given).run()
         given["execution"] = "eager"  # where its owner compiled a part of the model
@@ -245,11 +304,17 @@ def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight(
 
 
 def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
-    own = SimpleNamespace(**vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3)
+    own = SimpleNamespace(
+        **vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3
+    )
     metric = Metric("accuracy", better="higher")
-    experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, metric, gpu=Gpu(CPU, {}))
+    experiment = Experiment(
+        "points", own, Points(), make_model, point_loss, accuracy, metric, gpu=Gpu(CPU, {})
+    )
     assert experiment.parameters is own
-    assert [(record.status, record.profile_reason) for record in experiment.run()] == [("ok", "no GPU")]
+    assert [(record.status, record.profile_reason) for record in experiment.run()] == [
+        ("ok", "no GPU")
+    ]
     capsys.readouterr()
     describe(torch.nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
     assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
@@ -265,7 +330,9 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
 
     monkeypatch.setattr(f"{PACKAGE}.explain", ended)
     with pytest.raises(KeyboardInterrupt):
-        make_experiment(after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}).run()
+        make_experiment(
+            after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}
+        ).run()
     assert order == [1]  # the model was tried out, because what explains trains on
     (path,) = Path("outputs").glob("*.json")
     kept = records.flat_record(records.record_of(json.loads(path.read_text())))
@@ -273,7 +340,10 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
     assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
     assert kept["profile_reason"] == kept["inference_reason"] == NOT_YET_EXPLAINED
     assert kept["gradient_reason"] is None  # of fp16 alone
-    assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
+    assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (
+        3,
+        2,
+    )
 
 
 @pytest.mark.parametrize("repeat", [0, 1])
@@ -288,7 +358,9 @@ def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, 
         record.profile_reason = NOT_YET_EXPLAINED if reason == "no GPU" else reason
 
     monkeypatch.setattr(Experiment, "train", train)
-    monkeypatch.setattr(Experiment, "explain_afterwards", lambda self, record: done.append("explained"))
+    monkeypatch.setattr(
+        Experiment, "explain_afterwards", lambda self, record: done.append("explained")
+    )
     monkeypatch.setattr(f"{PACKAGE}.leave_unexplained", leave_unexplained)
     make_experiment(parameters={"repeat": repeat}).run()
     assert done == ["timed", "timed"] + ["explained"] * (0 if repeat else 2)
@@ -334,7 +406,9 @@ def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatc
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     wrapped = []
-    monkeypatch.setattr(f"{PACKAGE}.prefetch_to_device", lambda given, side: wrapped.append(1) or given)
+    monkeypatch.setattr(
+        f"{PACKAGE}.prefetch_to_device", lambda given, side: wrapped.append(1) or given
+    )
     made = make_experiment()
     for asked, ahead in ((False, True), (True, False), (True, True)):
         made.data.prefetch = asked
@@ -342,14 +416,18 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     assert len(wrapped) == 1
 
 
-@pytest.mark.parametrize(("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)])
+@pytest.mark.parametrize(
+    ("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)]
+)
 def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_imports(
     monkeypatch, max_steps, run, reduced
 ):
     """They do not pass over a later training, also where all cells of a notebook are run once more."""
     monkeypatch.setenv(RUNNER_ENV, run)
     monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
-    asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
+    asked = SimpleNamespace(
+        batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0
+    )
     # until the preflight, because every collection of a later test would take half a second
     gc.unfreeze()
     with monkeypatch.context() as patch:
@@ -381,9 +459,15 @@ PARTS = {  # and where the reason stands when one fails
 
 @pytest.mark.parametrize(
     ("failing", "captured", "shown"),
-    [([*PARTS], None, True), (["measure_inference"], object(), True), (["count_work"], object(), False)],
+    [
+        ([*PARTS], None, True),
+        (["measure_inference"], object(), True),
+        (["count_work"], object(), False),
+    ],
 )
-def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(monkeypatch, failing, captured, shown):
+def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(
+    monkeypatch, failing, captured, shown
+):
     """A graph is replayed before steps outside it, and inference is for studies that show it."""
     ran, taken, record = [], [], make_record()
 
@@ -402,6 +486,8 @@ def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(mo
         order[1:3] = reversed(order[1:3])
     assert ran == order[not shown :]
     assert "".join(taken) == "abcabca"[: len(ran)]  # batches begin again
-    reasons = dict.fromkeys(PARTS.values()) | ({} if shown else {"inference_reason": NOT_ABOUT_INFERENCE})
+    reasons = dict.fromkeys(PARTS.values()) | (
+        {} if shown else {"inference_reason": NOT_ABOUT_INFERENCE}
+    )
     reasons |= {PARTS[name]: f"RuntimeError: {name} is forbidden" for name in failing}
     assert {name: getattr(record, name) for name in PARTS.values()} == reasons

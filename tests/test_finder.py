@@ -13,7 +13,11 @@ from notebook_outputs import cell_errors, executed, papermill
 NAME = "mixed_precision_study"
 FINDER = code_cells("cifar_resnet")["finder"]
 USES = "import mixed_precision_study.parameters\nprint(mixed_precision_study.parameters.__file__)"
-BARE = {name: value for name, value in ENVIRONMENT.items() if name not in ("PYTHONPATH", "JPY_SESSION_NAME")}
+BARE = {
+    name: value
+    for name, value in ENVIRONMENT.items()
+    if name not in ("PYTHONPATH", "JPY_SESSION_NAME")
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +40,20 @@ def clones(tmp_path_factory):
 def find(folder, before="", **environment):
     """Run the cell as a kernel does whose current folder this is; return (exit status, last line printed, stderr)."""
     code = f"import sys\nsys.path[:] = [one for one in sys.path if one]\n{before}\n{FINDER}\n{USES}"
-    options = {"env": BARE | environment, "cwd": folder, "capture_output": True, "text": True, "check": False}
+    options = {
+        "env": BARE | environment,
+        "cwd": folder,
+        "capture_output": True,
+        "text": True,
+        "check": False,
+    }
     done = subprocess.run([sys.executable, "-c", code], **options)
     return done.returncode, done.stdout.strip(), done.stderr
 
 
-def test_the_clone_is_found_from_within_and_by_the_notebooks_path_before_what_is_installed(clones, tmp_path):
+def test_the_clone_is_found_from_within_and_by_the_notebooks_path_before_what_is_installed(
+    clones, tmp_path
+):
     (first, notebook), (second, _) = clones
     record = str(first / NAME / "parameters.py")
     assert find(first) == find(notebook.parent) == (0, record, "")
@@ -53,7 +65,9 @@ def test_the_clone_is_found_from_within_and_by_the_notebooks_path_before_what_is
     assert find(tmp_path, PYTHONPATH=str(second)) == (0, str(second / NAME / "parameters.py"), "")
 
 
-def test_it_stops_where_the_code_of_another_clone_is_loaded_and_where_there_is_none(clones, tmp_path):
+def test_it_stops_where_the_code_of_another_clone_is_loaded_and_where_there_is_none(
+    clones, tmp_path
+):
     (first, _), (second, _) = clones
     loaded = f"sys.path.insert(0, {str(second)!r})\nimport {NAME}"
     for status, said, errors in (find(first, before=loaded), find(tmp_path)):
@@ -99,7 +113,10 @@ def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path
     (tmp_path / NAME).mkdir()
     (tmp_path / NAME / "__init__.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "work").mkdir()
-    told = {"PYTHONPATH": str(clones[0][0]), "JPY_SESSION_NAME": str(tmp_path / "work" / "my.ipynb")}
+    told = {
+        "PYTHONPATH": str(clones[0][0]),
+        "JPY_SESSION_NAME": str(tmp_path / "work" / "my.ipynb"),
+    }
     assert find(tmp_path / "work", **told)[:2] == (0, str(clones[0][0] / NAME / "parameters.py"))
 
 
@@ -110,17 +127,23 @@ def test_the_cells_before_the_packages_need_the_standard_library_alone():
     options = {"env": BARE, "cwd": ROOT, "capture_output": True, "text": True, "check": False}
     done = subprocess.run([sys.executable, "-S", "-c", code], **options)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"{NAME}.measure.packages.UserError: these packages are missing")
+    assert done.stderr.splitlines()[-1].startswith(
+        f"{NAME}.measure.packages.UserError: these packages are missing"
+    )
     for name in ("pydantic", "psutil", "PyYAML", "timm", "torchvision"):
         assert name in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True])
-def test_papermill_runs_the_code_of_the_notebooks_clone_or_stops_without_a_traceback(clones, tmp_path, alone):
+def test_papermill_runs_the_code_of_the_notebooks_clone_or_stops_without_a_traceback(
+    clones, tmp_path, alone
+):
     (first, notebook), (second, _) = clones
     notebook = shutil.copy(notebook, tmp_path) if alone else notebook
-    done = papermill(notebook, tmp_path, {"PYTHONPATH": ""}, options=() if alone else ("--cwd", str(second)))
+    done = papermill(
+        notebook, tmp_path, {"PYTHONPATH": ""}, options=() if alone else ("--cwd", str(second))
+    )
     result = executed(tmp_path)
     assert (done.returncode != 0) == alone, done.stderr[-2000:]
     if alone:

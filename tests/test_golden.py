@@ -13,8 +13,14 @@ from conftest import ENVIRONMENT, EXPERIMENTS, ROOT
 from golden import trace
 
 FOLDER = ROOT / "tests" / "golden"
-GOLDEN, ON_GPU = (json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu"))
-HERE = {"torch": torch.__version__, "cpu": platform.machine(), "capability": torch.backends.cpu.get_cpu_capability()}
+GOLDEN, ON_GPU = (
+    json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu")
+)
+HERE = {
+    "torch": torch.__version__,
+    "cpu": platform.machine(),
+    "capability": torch.backends.cpu.get_cpu_capability(),
+}
 NEAR_STEPS, NEAR = 5, 0.02  # elsewhere sums have another order, and a training soon magnifies that
 # from the second step on: two CPUs with bf16 instructions were 9% apart in the third
 NEAR_IN_16_BITS = 0.25
@@ -24,9 +30,22 @@ SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 
 def recorded_anew(folder, name, *options, hidden=""):
     """Return the traces of one notebook that trace.py records anew, on the CPU where the GPUs are `hidden`."""
-    command = [sys.executable, str(FOLDER / "trace.py"), "--notebooks", name, "--write", str(folder / "new.json")]
+    command = [
+        sys.executable,
+        str(FOLDER / "trace.py"),
+        "--notebooks",
+        name,
+        "--write",
+        str(folder / "new.json"),
+    ]
     environment = ENVIRONMENT | ({} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden})
-    process = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "check": False}
+    process = {
+        "env": environment,
+        "cwd": folder,
+        "capture_output": True,
+        "text": True,
+        "check": False,
+    }
     done = subprocess.run([*command, *options], **process)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads((folder / "new.json").read_text(encoding="utf-8"))
@@ -37,7 +56,9 @@ def assert_same(names, new, golden=GOLDEN, here=HERE):
     same_machine = here.items() <= golden["machine"].items()
     for name in names:
         if same_machine:
-            assert golden[name] == new[name], f"{name}: {trace.first_difference(golden[name], new[name])}"
+            assert golden[name] == new[name], (
+                f"{name}: {trace.first_difference(golden[name], new[name])}"
+            )
         else:
             assert_near(name, golden[name], new[name])
 
@@ -46,16 +67,27 @@ def assert_near(name, old, new):
     """Compare what another machine or version computes too: losses of the first steps, and the skipped steps."""
     if "steps" not in old:  # of a loop
         for mode, record in old.items():
-            for field in ("status", "reason", "steps_per_epoch", "skipped_steps", "overflow_steps", "autocast_dtype"):
+            for field in (
+                "status",
+                "reason",
+                "steps_per_epoch",
+                "skipped_steps",
+                "overflow_steps",
+                "autocast_dtype",
+            ):
                 assert new[mode][field] == record[field], f"{name}, {mode}: {field}"
-            assert new[mode]["train_loss"][:1] == pytest.approx(record["train_loss"][:1], rel=5 * NEAR), mode
+            assert new[mode]["train_loss"][:1] == pytest.approx(
+                record["train_loss"][:1], rel=5 * NEAR
+            ), mode
         return
     pairs = list(zip(old["steps"], new["steps"], strict=True))
     later = NEAR_IN_16_BITS if re.search("16|fp8", name.split("/")[1]) else NEAR
     for number, (then, now) in enumerate(pairs[:NEAR_STEPS]):
         near = pytest.approx(float.fromhex(then[0]), rel=later if number else NEAR)
         assert float.fromhex(now[0]) == near, f"{name}, step {number}"
-    assert [now[2] for _, now in pairs] == [then[2] for then, _ in pairs], f"{name}: the skipped steps"
+    assert [now[2] for _, now in pairs] == [then[2] for then, _ in pairs], (
+        f"{name}: the skipped steps"
+    )
 
 
 def traces_of(name, modes, executions):
@@ -73,7 +105,10 @@ def test_steps_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name, tmp_path
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
-    assert_same(traces_of(name, [*trace.MODES, "loop"], trace.EXECUTIONS), recorded_anew(tmp_path, name, "--loop"))
+    assert_same(
+        traces_of(name, [*trace.MODES, "loop"], trace.EXECUTIONS),
+        recorded_anew(tmp_path, name, "--loop"),
+    )
 
 
 @pytest.mark.gpu
@@ -85,9 +120,17 @@ def test_steps_on_a_gpu_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name,
 
 
 def test_every_trace_has_been_recorded():
-    wanted = {name for one in EXPERIMENTS for name in traces_of(one, [*trace.MODES, "loop"], trace.EXECUTIONS)}
+    wanted = {
+        name
+        for one in EXPERIMENTS
+        for name in traces_of(one, [*trace.MODES, "loop"], trace.EXECUTIONS)
+    }
     assert set(GOLDEN) - {"machine"} == wanted
-    on_gpu = {name for one in EXPERIMENTS for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)}
+    on_gpu = {
+        name
+        for one in EXPERIMENTS
+        for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)
+    }
     assert set(ON_GPU) - {"machine"} == on_gpu
 
 

@@ -10,13 +10,17 @@ from golden import figures
 
 FOLDER = ROOT / "tests" / "golden" / "figures"
 SMALL = ("quick-h200", "neighbour-h200")
-RECORDED = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
+RECORDED = {
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(FOLDER.glob("*.json"))
+}
 VERSION = (FOLDER / "matplotlib.txt").read_text(encoding="utf-8").strip()
 DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL)) for name in RECORDED]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL)) for name in RECORDED],
 )
 def test_ratios_quality_and_charts_are_the_recorded_ones(name):
     new, old = figures.recorded_figures(name), RECORDED[name]
@@ -24,12 +28,16 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
         new, old = ({**one, "charts": {}} for one in (new, old))
     assert figures.compared(old, new, name) == []
     if not DRAWN_ALIKE:
-        pytest.skip(f"ratios and quality are the recorded ones, but charts were recorded under Matplotlib {VERSION}")
+        pytest.skip(
+            f"ratios and quality are the recorded ones, but charts were recorded under Matplotlib {VERSION}"
+        )
 
 
 def test_all_results_have_been_recorded():
     zips = (ROOT / "outputs").rglob("*.zip")
-    assert set(RECORDED) == {path.parent.name if path.name == "records.zip" else path.stem for path in zips}
+    assert set(RECORDED) == {
+        path.parent.name if path.name == "records.zip" else path.stem for path in zips
+    }
 
 
 def test_a_chart_or_a_ratio_that_differs_is_found():

@@ -78,7 +78,9 @@ def test_events_add_up_to_the_wall_time_and_the_ledger_to_the_device():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         record = types.SimpleNamespace(**pool.apply_async(events_and_ledger).get(timeout=120))
     sums = sum(record.step_ms_all) / 1000 / record.epoch_seconds[0] - 1
-    print(f"events against wall {sums:+.2%}, ledger against NVML {record.ledger_error_fraction:+.2%}")
+    print(
+        f"events against wall {sums:+.2%}, ledger against NVML {record.ledger_error_fraction:+.2%}"
+    )
     assert record.gpu_busy_fraction > 0.9
     assert abs(sums) < 0.02
     assert abs(record.ledger_error_fraction) < 0.02
@@ -113,7 +115,9 @@ def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
     def train():
         kept = [torch.zeros(2**20, device=GPU)]
         while True:
-            kept.append(torch.zeros(torch.cuda.get_device_properties(GPU).total_memory // 4, device=GPU))
+            kept.append(
+                torch.zeros(torch.cuda.get_device_properties(GPU).total_memory // 4, device=GPU)
+            )
 
     with guarded(record, "out", GPU):
         train()
@@ -124,13 +128,20 @@ def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
 
 def resnet(batch_size, precision, steps, execution="eager"):
     """Return (the notebook's experiment, a warmed-up trainer of ResNet-18, its batches, a record)."""
-    options = {"dataset": "synthetic", "batch_size": batch_size, "max_steps": steps, "execution": execution}
+    options = {
+        "dataset": "synthetic",
+        "batch_size": batch_size,
+        "max_steps": steps,
+        "execution": execution,
+    }
     experiment = experiment_of("cifar_resnet", **options, lr=0.01)
     set_fp32_precision(precision)
     allow_search()
     trainer = experiment.make_trainer(precision)
     parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
-    record = new_record("n", parameters, precision, {"steps_per_epoch": steps, **experiment.gpu.fields})
+    record = new_record(
+        "n", parameters, precision, {"steps_per_epoch": steps, **experiment.gpu.fields}
+    )
     record.data_on_device_mib = torch.cuda.memory_allocated() / 2**20
     describe_environment(record, trainer.device)
     batches = partial(experiment.batches, 0, precision, batch_size, ahead=False)
@@ -166,7 +177,9 @@ def test_what_the_meter_does_in_a_step_is_little_beside_a_step():
     pairs = [(metered(1000), without_meter(1000)) for _ in range(7)]
     # a busy host slows some of them
     work = min(one for one, _ in pairs) - min(other for _, other in pairs)
-    print(f"the meter's own work is {work * 1e6:.1f} microseconds a step, {work / real:.2%} of {real * 1000:.1f} ms")
+    print(
+        f"the meter's own work is {work * 1e6:.1f} microseconds a step, {work / real:.2%} of {real * 1000:.1f} ms"
+    )
     assert 0 < work < 0.01 * real
 
 
@@ -176,7 +189,11 @@ def image_batches(size):
 
 
 def make_wide():
-    wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
+    wide = [
+        torch.nn.Conv2d(3, 64, 3, padding=1),
+        torch.nn.BatchNorm2d(64),
+        torch.nn.AdaptiveAvgPool2d(1),
+    ]
     model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
     return sgd_trainer(model, "fp32", compute_loss, device=GPU, lr=0.1)
 
@@ -281,7 +298,12 @@ def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
 
 
 # What differs in the last bits is rounded to TF32 or 16 bits in the next step, and some kernels add in any order.
-CLOSE = {"fp32": 1e-4, "tf32": 5e-3, "amp_bf16": 0.03, **dict.fromkeys(("amp_fp16", "o2_fp16"), 0.01)}
+CLOSE = {
+    "fp32": 1e-4,
+    "tf32": 5e-3,
+    "amp_bf16": 0.03,
+    **dict.fromkeys(("amp_fp16", "o2_fp16"), 0.01),
+}
 CLOSE |= dict.fromkeys(("bf16_true", "o3_fp16"), 0.05)
 COMPILED = ("fp32", "amp_fp16", "o2_fp16")  # where compiling every precision would take too long
 
@@ -289,7 +311,9 @@ COMPILED = ("fp32", "amp_fp16", "o2_fp16")  # where compiling every precision wo
 def replayed(precisions):
     """Return (precision, execution) of the graphs: each precision, and of the compiled ones fp32 and two others."""
     compiled = [name for name in precisions if name in COMPILED]
-    return [(name, "cuda_graph") for name in precisions] + [(name, "compile_cuda_graph") for name in compiled]
+    return [(name, "cuda_graph") for name in precisions] + [
+        (name, "compile_cuda_graph") for name in compiled
+    ]
 
 
 GRAPHS = ("cuda_graph", "compile_cuda_graph")
@@ -303,13 +327,20 @@ def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=ne
 
 @pytest.mark.parametrize("execution", ("eager", "compile", *GRAPHS))
 @pytest.mark.parametrize(
-    ("precision", "options"), [*((mode, {}) for mode in MODES), ("o3_fp16", {"keep_batchnorm_fp32": True})]
+    ("precision", "options"),
+    [*((mode, {}) for mode in MODES), ("o3_fp16", {"keep_batchnorm_fp32": True})],
 )
 def test_steps_are_those_of_eager_mode(precision, options, execution):
     """The losses, the weights, of two types in the last case, GradScaler's scale and skipped steps, and the rate."""
     supported(precision)
-    close = max(CLOSE[precision], 0.02) if "compile" in execution and precision not in COMPILED else CLOSE[precision]
-    eager, other = trainers = [graph_trainer(precision, way, clip=0.5, **options) for way in ("eager", execution)]
+    close = (
+        max(CLOSE[precision], 0.02)
+        if "compile" in execution and precision not in COMPILED
+        else CLOSE[precision]
+    )
+    eager, other = trainers = [
+        graph_trainer(precision, way, clip=0.5, **options) for way in ("eager", execution)
+    ]
     if trainers[0].scaler.is_enabled():
         for trainer in trainers:
             grow_soon(trainer.scaler)
@@ -344,7 +375,14 @@ def test_steps_are_those_of_eager_mode(precision, options, execution):
 @pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
 def test_replays_carry_the_hidden_state_and_start_anew_with_an_epoch(precision, execution):
     supported(precision)
-    make = partial(graph_trainer, precision, loss=word_loss, model=lambda: Words("LSTM"), clip=0.25, momentum=0.0)
+    make = partial(
+        graph_trainer,
+        precision,
+        loss=word_loss,
+        model=lambda: Words("LSTM"),
+        clip=0.25,
+        momentum=0.0,
+    )
     trainers = make("eager", nesterov=False), make(execution, nesterov=False)
     for _ in range(2):  # epochs: the second begins with a replay
         carries = [None, None]
@@ -370,12 +408,17 @@ def test_dropout_differs_between_replays_and_is_eager_modes_with_the_same_seed()
         return model
 
     for execution in GRAPHS:
-        trainer = graph_trainer("fp32", execution, word_loss, recurrent, lr=0.0, momentum=0.0, nesterov=False)
+        trainer = graph_trainer(
+            "fp32", execution, word_loss, recurrent, lr=0.0, momentum=0.0, nesterov=False
+        )
         taken = [trainer.step(on_gpu(*text(0)))[0].item() for _ in range(9)]
         assert len(set(taken[4:])) == 5
     losses = []
     for execution in ("eager", *GRAPHS):  # torch.compile draws numbers of its own
-        trainer, batch = graph_trainer("fp32", execution, model=dropping, lr=0.0), on_gpu(*flagged(0, overflow=False))
+        trainer, batch = (
+            graph_trainer("fp32", execution, model=dropping, lr=0.0),
+            on_gpu(*flagged(0, overflow=False)),
+        )
         for _ in range(4):
             trainer.step(batch)
         torch.manual_seed(1)
@@ -398,14 +441,24 @@ def test_a_replayed_epoch_never_waits_and_gives_the_record_of_an_eager_one(preci
         assert record.peak_allocated_with_warmup_mib > 0
         for _ in range(2):
             overflows = [precision in SCALED and number in (0, 4) for number in range(8)]
-            batches = [on_gpu(*flagged(number, overflow)) for number, overflow in enumerate(overflows)]
+            batches = [
+                on_gpu(*flagged(number, overflow)) for number, overflow in enumerate(overflows)
+            ]
             timed_epoch(record, trainer, batches)
         records.append(record)
     eager, captured = records
-    assert (eager.host_syncs_per_step, captured.host_syncs_per_step) == (1 if precision in SCALED else 0, 0)
+    assert (eager.host_syncs_per_step, captured.host_syncs_per_step) == (
+        1 if precision in SCALED else 0,
+        0,
+    )
     assert captured.train_loss == pytest.approx(eager.train_loss, rel=CLOSE[precision])
-    assert (captured.skipped_steps, captured.overflow_steps) == (eager.skipped_steps, eager.overflow_steps)
-    assert [step for step, _ in captured.loss_scale_trace] == [step for step, _ in eager.loss_scale_trace]
+    assert (captured.skipped_steps, captured.overflow_steps) == (
+        eager.skipped_steps,
+        eager.overflow_steps,
+    )
+    assert [step for step, _ in captured.loss_scale_trace] == [
+        step for step, _ in eager.loss_scale_trace
+    ]
     torch.cuda.set_sync_debug_mode("error")
     try:
         for batch in quiet:
@@ -471,18 +524,29 @@ COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "execution"),
-    [*((mode, "compile_cuda_graph") for mode in ("fp32", "amp_fp16")), *((mode, "cuda_graph") for mode in MODES)],
+    [
+        *((mode, "compile_cuda_graph") for mode in ("fp32", "amp_fp16")),
+        *((mode, "cuda_graph") for mode in MODES),
+    ],
 )
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
-    given = {"dataset": "synthetic", "epochs": 2, "max_steps": 20, "precisions": [precision], "seed": 1}
+    given = {
+        "dataset": "synthetic",
+        "epochs": 2,
+        "max_steps": 20,
+        "precisions": [precision],
+        "seed": 1,
+    }
     given |= SMALL_RUNS[name] | (COMPILED_RUNS.get(name, {}) if "compile" in execution else {})
     # noted by the first notebook that chose its device
     known = nvml.GPUS_BEFORE_USE or not torch.cuda.is_initialized()
     others = None if known else "what others used before the run is not known"
     (record,) = run_cells(name, "run", execution=execution, **given)["records"]
     assert record.fp16_check == "passed"
-    assert record.status == "ok" or (precision, record.status) == ("o3_fp16", "diverged"), record.reason
+    assert record.status == "ok" or (precision, record.status) == ("o3_fp16", "diverged"), (
+        record.reason
+    )
     if record.status == "ok":
         assert (record.profile_reason, record.ledger_reason) == (None, others)
         # else fused, and not counted
@@ -518,7 +582,10 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
         record.batch_size_used = 512
         release_memory(trainer.device)
         measure_inference(record, trainer, batches(), experiment.infer)
-        weights = sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()]) / 2**20
+        weights = (
+            sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()])
+            / 2**20
+        )
         used[precision] = record.inference_memory_mib
         most = record.peak_allocated_with_warmup_mib - record.data_on_device_mib - 2 * weights
         assert weights < used[precision] < most
@@ -531,7 +598,13 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
 def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monkeypatch):
     monkeypatch.setenv(STUDY_ENV, '{"show": {"inference": true}}')
-    common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "execution": execution}
+    common = {
+        "dataset": "synthetic",
+        "epochs": 2,
+        "max_steps": 30,
+        "batch_size": 64,
+        "execution": execution,
+    }
     found = []
     for precisions in (["tf32"], ["tf32", "amp_bf16"]):  # several are explained when all are timed
         release_memory(GPU)
@@ -551,11 +624,19 @@ def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monke
 # because ceilings are part of the explanation, and beside others they are not measured
 @pytest.mark.alone
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
-    quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
+    quick = {
+        "dataset": "synthetic",
+        "epochs": 1,
+        "max_steps": 30,
+        "generate_words": 0,
+        "precisions": ["amp_fp16"],
+    }
     peaks = []
     release_memory(GPU)  # what the test before has left
     for _ in range(3):
-        (record,) = run_cells("lstm_language_model", "run", execution="cuda_graph", **quick)["records"]
+        (record,) = run_cells("lstm_language_model", "run", execution="cuda_graph", **quick)[
+            "records"
+        ]
         assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
         peaks.append(record.peak_allocated_mib - record.data_on_device_mib)
         del record
@@ -581,7 +662,9 @@ def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options,
     clear_workspaces()
     release_memory(GPU)
     left = torch.cuda.memory_allocated()  # by other tests, which the record counts as data
-    experiment = experiment_of(name, dataset="synthetic", max_steps=10, precisions=[precision], **options)
+    experiment = experiment_of(
+        name, dataset="synthetic", max_steps=10, precisions=[precision], **options
+    )
     record = new_record(name, vars(experiment.parameters), precision, experiment.facts())
     describe_environment(record, GPU)
     trainer, size = experiment.warmed_up(record, precision)
@@ -600,8 +683,21 @@ def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options,
         assert abs(sizes[part] - counted[part]) <= 0.03 * peak + making, part
 
 
-WORDS = {"dataset": "synthetic", "model": "transformer", "epochs": 1, "max_steps": 60, "generate_words": 0}
-WORDS |= {"optimizer": "adamw", "lr": 0.0003, "units": 512, "heads": 8, "batch_size": 32, "bptt": 64}
+WORDS = {
+    "dataset": "synthetic",
+    "model": "transformer",
+    "epochs": 1,
+    "max_steps": 60,
+    "generate_words": 0,
+}
+WORDS |= {
+    "optimizer": "adamw",
+    "lr": 0.0003,
+    "units": 512,
+    "heads": 8,
+    "batch_size": 32,
+    "bptt": 64,
+}
 
 
 def record_of(notebook, **given):
@@ -625,8 +721,12 @@ def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("execution", [pytest.param("eager", marks=pytest.mark.alone), "compile_cuda_graph"])
-def test_a_transformer_trains_in_fp8_as_in_bf16_and_alone_names_its_kernels_and_knows_its_ceiling(execution):
+@pytest.mark.parametrize(
+    "execution", [pytest.param("eager", marks=pytest.mark.alone), "compile_cuda_graph"]
+)
+def test_a_transformer_trains_in_fp8_as_in_bf16_and_alone_names_its_kernels_and_knows_its_ceiling(
+    execution,
+):
     supported("fp8")
     eager = execution == "eager"  # and explained, because repeat is 0
     # eager, never compiled
@@ -648,20 +748,37 @@ def test_adamw_as_a_graph_trains_as_in_eager_mode(precision):
     supported(precision)
     losses = []
     for execution in ("eager", "cuda_graph"):
-        given = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "optimizer": "adamw"}
+        given = {
+            "dataset": "synthetic",
+            "epochs": 2,
+            "max_steps": 30,
+            "batch_size": 64,
+            "optimizer": "adamw",
+        }
         # 0: it is explained
         given |= {"lr": 0.0005, "execution": execution, "repeat": int(precision != "bf16_true")}
         record = record_of("cifar_resnet", **given, precisions=[precision])
         losses.append(record.train_loss)
-        assert record.host_syncs_per_step == (1 if (execution, precision[-4:]) == ("eager", "fp16") else 0)
+        assert record.host_syncs_per_step == (
+            1 if (execution, precision[-4:]) == ("eager", "fp16") else 0
+        )
         if precision == "bf16_true":
             assert record.update_reason is None and 0 <= record.lost_update_fraction <= 1
     assert losses[1] == pytest.approx(losses[0], rel=0.03)
 
 
 def test_with_the_devices_scaler_no_step_waits():
-    given = {"dataset": "synthetic", "epochs": 2, "max_steps": 60, "batch_size": 64, "precisions": ["amp_fp16"]}
-    records = [record_of("cifar_resnet", **given, scaler=scaler, repeat=1) for scaler in ("pytorch", "device")]
+    given = {
+        "dataset": "synthetic",
+        "epochs": 2,
+        "max_steps": 60,
+        "batch_size": 64,
+        "precisions": ["amp_fp16"],
+    }
+    records = [
+        record_of("cifar_resnet", **given, scaler=scaler, repeat=1)
+        for scaler in ("pytorch", "device")
+    ]
     print(f"amp_fp16 eager, step ms: {[round(record.step_ms_median, 2) for record in records]}")
     assert [record.host_syncs_per_step for record in records] == [1, 0]
     assert records[1].train_loss == pytest.approx(records[0].train_loss, rel=0.02)

@@ -30,7 +30,14 @@ RULES = {  # module or room: all that it may import of the package
     "standalone": {"parameters", "report.place", "store.commit", "store.files"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
-    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.selection"}
+    | {
+        "judge.conditions",
+        "judge.ratios",
+        "measure.nvml",
+        "measure.order",
+        "report.place",
+        "report.selection",
+    }
     | {"report.study", "runner"}
     | {"tasks.data_files"},
 }
@@ -38,24 +45,37 @@ RULES = {  # module or room: all that it may import of the package
 
 def module_of(path):
     """Return a file's name within the package, as in `gpu.nvml`; that of a folder for its __init__.py."""
-    return ".".join(part for part in path.relative_to(PACKAGE).with_suffix("").parts if part != "__init__")
+    return ".".join(
+        part for part in path.relative_to(PACKAGE).with_suffix("").parts if part != "__init__"
+    )
 
 
 def imports_of(path):
     """Return the modules of the package that a file imports, anywhere in it, each by a relative import."""
     folder, found = path.relative_to(PACKAGE).parts[:-1], set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
+        names = (
+            [one.name for one in node.names]
+            if isinstance(node, ast.Import)
+            else [getattr(node, "module", "")]
+        )
         assert not any((name or "").partition(".")[0] == NAME for name in names), path
         if isinstance(node, ast.ImportFrom) and node.level:
-            place = [*folder[: len(folder) - node.level + 1], *([node.module] if node.module else [])]
+            place = [
+                *folder[: len(folder) - node.level + 1],
+                *([node.module] if node.module else []),
+            ]
             for alias in node.names:  # a module of that folder, or a name in that module
                 inner = ".".join([*place, alias.name])
                 found.add(inner if inner in FILES else ".".join(place))
     return found - {""}  # the package itself has but its version and when it was first asked for
 
 
-FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or module_of(path)}
+FILES = {
+    module_of(path): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.parent != PACKAGE or module_of(path)
+}
 
 
 def within(name, places):
@@ -77,7 +97,11 @@ def test_a_module_imports_only_what_lies_below_it(place):
 
 
 def test_instruments_take_no_trainer():
-    trees = [ast.parse(FILES[name].read_text(encoding="utf-8")) for name in FILES if within(name, ["measure"])]
+    trees = [
+        ast.parse(FILES[name].read_text(encoding="utf-8"))
+        for name in FILES
+        if within(name, ["measure"])
+    ]
     arguments = {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.arg)}
     assert "record" in arguments and "trainer" not in arguments
 
@@ -86,7 +110,9 @@ def loaded(modules, heavy):
     """Return which of `heavy` a fresh process has loaded that imported some modules, which must print nothing."""
     code = f"import sys\nfor name in {modules!r}:\n    __import__(name)\nprint(*({heavy!r} & set(sys.modules)))"
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
     return done.stdout.split()
 
@@ -108,7 +134,12 @@ def test_importing_loads_nothing_heavy_and_prints_nothing(modules, heavy):
 
 
 STALE = {
-    "of a shell that a notebook opened": {"RUNNER": "999999", "ABOUT": "{", "ORDER": "x", "FOLDER": "."},
+    "of a shell that a notebook opened": {
+        "RUNNER": "999999",
+        "ABOUT": "{",
+        "ORDER": "x",
+        "FOLDER": ".",
+    },
     "of a foreign process": {"RUNNER": "2"},
     "no number": {"RUNNER": "x"},
     "only some": {"ORDER": "x", "ABOUT": "no JSON"},
@@ -118,7 +149,9 @@ STALE = {
 @pytest.mark.parametrize("given", STALE.values(), ids=STALE)
 def test_variables_of_a_run_that_is_over_are_one_sentence_and_end_nothing(given):
     code = f"import {NAME}.store.record as r, time; time.sleep(3); print('alive', r.given_study())"
-    variables = {f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in given.items()}
+    variables = {
+        f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in given.items()
+    }
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

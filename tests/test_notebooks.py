@@ -16,7 +16,12 @@ from mixed_precision_study.store.record import read_run
 
 TINY = {
     "cifar_resnet": {"model": "test_resnet", "batch_size": 4},
-    "efficientnet_regression": {"model": "test_efficientnet", "batch_size": 4, "image_height": 32, "image_width": 48},
+    "efficientnet_regression": {
+        "model": "test_efficientnet",
+        "batch_size": 4,
+        "image_height": 32,
+        "image_width": 48,
+    },
     "lstm_language_model": {"units": 16, "batch_size": 4, "bptt": 5},
 }
 CIFAR, REGRESSION, LANGUAGE = TINY
@@ -28,7 +33,9 @@ MODELS = {
 
 
 def cells_of(name, last, **parameters):
-    return run_cells(name, last, **{"dataset": "synthetic", "max_steps": 2, **TINY[name], **parameters})
+    return run_cells(
+        name, last, **{"dataset": "synthetic", "max_steps": 2, **TINY[name], **parameters}
+    )
 
 
 @functools.cache
@@ -46,13 +53,17 @@ def with_model(names, model):
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution):
-    experiment = experiment_of(name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name])
+    experiment = experiment_of(
+        name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name]
+    )
     shown = sys.modules[name].training_step
     for precision in MODES:
         trainer = experiment.make_trainer(precision)
         assert trainer.step_function is shown, precision
         assert trainer.compute_loss is sys.modules[name].compute_loss
-        assert type(trainer.optimizer).__name__ == ("DeviceSGD" if execution == "cuda_graph" else "SGD")
+        assert type(trainer.optimizer).__name__ == (
+            "DeviceSGD" if execution == "cuda_graph" else "SGD"
+        )
         assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(experiment.parameters.lr)
 
 
@@ -60,11 +71,17 @@ def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution
 @pytest.mark.parametrize("precision", MODES)
 def test_the_step_that_clips_does_so_after_unscaling(precision, execution):
     step = cells_of("lstm_language_model", "training-step", clip=0.01)["training_step"]
-    trainer = make_small_trainer(precision, lr=1.0, momentum=0.0, execution=execution, step_function=step)
-    assert norm_of_update(trainer) == pytest.approx(0.01, rel=0.05 if precision in ("o3_fp16", "bf16_true") else 1e-3)
+    trainer = make_small_trainer(
+        precision, lr=1.0, momentum=0.0, execution=execution, step_function=step
+    )
+    assert norm_of_update(trainer) == pytest.approx(
+        0.01, rel=0.05 if precision in ("o3_fp16", "bf16_true") else 1e-3
+    )
 
 
-@pytest.mark.parametrize(("name", "model"), [(name, one) for name, models in MODELS.items() for one in models.split()])
+@pytest.mark.parametrize(
+    ("name", "model"), [(name, one) for name, models in MODELS.items() for one in models.split()]
+)
 def test_every_model_builds_and_steps(name, model):
     names = notebook(name)
     network, batch = with_model(names, model), names["data"].example(3)
@@ -81,12 +98,18 @@ def test_every_model_builds_and_steps(name, model):
 def test_images_of_32_pixels_keep_their_size_enlarged_ones_get_the_stem_of_imagenet_and_dropout_reaches_the_models():
     network = with_model(notebook(CIFAR), "resnet18")
     assert network.maxpool(network.conv1(torch.zeros(1, 3, 32, 32))).shape[2:] == (32, 32)
-    assert with_model(notebook(CIFAR), "dpn92").features.conv1_1(torch.zeros(1, 3, 32, 32)).shape[2:] == (32, 32)
+    assert with_model(notebook(CIFAR), "dpn92").features.conv1_1(torch.zeros(1, 3, 32, 32)).shape[
+        2:
+    ] == (32, 32)
     names = cells_of(CIFAR, "model", image_size=64, dropout=0.3)
     images, _ = names["data"].example(4)
     assert images.shape == (4, 3, 64, 64)
     network = with_model(names, "resnet18")
-    assert (network.conv1.kernel_size, network.drop_rate, network(images).shape) == ((7, 7), 0.3, (4, 10))
+    assert (network.conv1.kernel_size, network.drop_rate, network(images).shape) == (
+        (7, 7),
+        0.3,
+        (4, 10),
+    )
     assert with_model(names, "dpn92").features.conv1_1.conv.stride == (2, 2)
     wide = with_model(names, "wide_resnet28_10")
     assert [one.p for one in wide.modules() if isinstance(one, torch.nn.Dropout)] == [0.3] * 12
@@ -105,17 +128,23 @@ def test_schedules(monkeypatch, schedule, rates):
     names = notebook(CIFAR)
     for name, value in {"schedule": schedule, "lr": 0.1, "epochs": 2}.items():
         monkeypatch.setattr(names["settings"], name, value)
-    assert [names["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(rates)
+    assert [names["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(
+        rates
+    )
 
 
 def test_accuracy_is_the_share_of_right_answers_in_the_evaluation_and_the_training_log():
     answers = torch.eye(3)[torch.tensor([0, 1, 2, 2])]  # one of four is wrong
     batches = [(answers[:3], torch.tensor([0, 1, 2])), (answers[3:], torch.tensor([1]))]
     assert notebook(CIFAR)["evaluate"](lambda images: images, batches) == 0.75
-    (record,) = cells_of(CIFAR, "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])["records"]
+    (record,) = cells_of(CIFAR, "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])[
+        "records"
+    ]
     assert [entry[:2] for entry in record.training_log] == [[1, 2], [2, 2]]
     # of 2 * 4 images
-    assert all(loss > 0 and accuracy * 8 in range(9) for _, _, loss, accuracy in record.training_log)
+    assert all(
+        loss > 0 and accuracy * 8 in range(9) for _, _, loss, accuracy in record.training_log
+    )
 
 
 def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
@@ -130,7 +159,9 @@ def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
     monkeypatch.setattr(regression["settings"], "loss_function", "mse")
     monkeypatch.setitem(regression, "loss_of", regression["LOSSES"]["mse"])
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(0.5)
-    assert regression["evaluate"](network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]) == pytest.approx(1.5)
+    assert regression["evaluate"](
+        network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]
+    ) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -142,20 +173,48 @@ def test_perplexity_is_of_the_whole_text_with_the_state_carried_on_without_its_h
     words, following = (torch.cat(parts) for parts in zip(*batches, strict=True))
     exact, hidden = language["compute_loss"](network, (words, following), None)
     assert len(batches) > 1 and found == pytest.approx(exact.exp().item(), rel=1e-4)
-    assert not any(part.requires_grad for part in (hidden if isinstance(hidden, tuple) else (hidden,)))
+    assert not any(
+        part.requires_grad for part in (hidden if isinstance(hidden, tuple) else (hidden,))
+    )
 
 
 def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better():
-    rates = {(): 20, (100, 90): 20, (100, 100): 5, (100, 110, 95): 5, (100, 90, 95, 91): 1.25, (math.inf,): 5}
-    assert {metrics: notebook(LANGUAGE)["learning_rate"](0, 5, list(metrics)) for metrics in rates} == rates
+    rates = {
+        (): 20,
+        (100, 90): 20,
+        (100, 100): 5,
+        (100, 110, 95): 5,
+        (100, 90, 95, 91): 1.25,
+        (math.inf,): 5,
+    }
+    assert {
+        metrics: notebook(LANGUAGE)["learning_rate"](0, 5, list(metrics)) for metrics in rates
+    } == rates
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is_one(tested, tmp_path, capsys):
+def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is_one(
+    tested, tmp_path, capsys
+):
     text = " \n".join(f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60))
-    write_texts(tmp_path / "data" / "wikitext-2", train=text, valid=text, **({"test": text} if tested else {}))
-    options = {"dataset": "auto" if tested else "wikitext-2", "data_dir": str(tmp_path / "data"), "bptt": 3}
-    options |= {"model": "transformer", "epochs": 1, "max_steps": 30, "lr": 5.0, "precisions": ["fp32", "amp_bf16"]}
+    write_texts(
+        tmp_path / "data" / "wikitext-2",
+        train=text,
+        valid=text,
+        **({"test": text} if tested else {}),
+    )
+    options = {
+        "dataset": "auto" if tested else "wikitext-2",
+        "data_dir": str(tmp_path / "data"),
+        "bptt": 3,
+    }
+    options |= {
+        "model": "transformer",
+        "epochs": 1,
+        "max_steps": 30,
+        "lr": 5.0,
+        "precisions": ["fp32", "amp_bf16"],
+    }
     names = cells_of("lstm_language_model", "results", **options, generate_words=60)
     data, parts = names["data"], capsys.readouterr().out.split("It writes:\n")
     assert (data.source, len(data.test)) == ("folder", (60 * 8 + 59) * tested)
@@ -166,7 +225,11 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
         # of the same text
         assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)
         assert (record.data_fingerprint, len(record.data_files_hash)) == (data.fingerprint, 12)
-        assert len(written) == 60 and text.split()[:60] == written and set(written) <= set(data.vocabulary)
+        assert (
+            len(written) == 60
+            and text.split()[:60] == written
+            and set(written) <= set(data.vocabulary)
+        )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -175,7 +238,13 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
 
     The others run in this process, because a kernel loads everything anew.
     """
-    asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "precisions": list(MODES), **TINY[name]}
+    asked = {
+        "dataset": "synthetic",
+        "max_steps": 2,
+        "epochs": 1,
+        "precisions": list(MODES),
+        **TINY[name],
+    }
     if name == LANGUAGE:
         (tmp_path / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
         done = papermill(f"{name}.ipynb", tmp_path, {"PYTHONPATH": str(ROOT)}, **asked)
@@ -189,7 +258,9 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
     assert {(one["device_type"], one["synthetic"]) for one in found} == {("cpu", True)}
     assert {one["settings"]["batch_size"] for one in found} == {4}
     for record in (records[name] for name in trained):
-        assert len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 1
+        assert (
+            len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 1
+        )
         # a block for each step
         assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2
         assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
@@ -199,6 +270,11 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
         assert {record[what] for what in unknown.split()} == {None}  # never zero
     if name == LANGUAGE:
         (started,) = [record for record in records.values() if record["startup_seconds"]]
-        parts = [started[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
-        assert all(seconds > 0 for seconds in parts) and started["startup_seconds"] == pytest.approx(sum(parts))
+        parts = [
+            started[f"startup_{part}_seconds"]
+            for part in ("import", "preflight", "data", "model", "warmup")
+        ]
+        assert all(seconds > 0 for seconds in parts) and started[
+            "startup_seconds"
+        ] == pytest.approx(sum(parts))
         assert printed(executed(tmp_path)).count("needs an NVIDIA GPU") >= 6  # of the preflight

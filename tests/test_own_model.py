@@ -53,7 +53,9 @@ def compute_loss(model, batch):
 
 def test_the_example_in_the_docstring_runs(monkeypatch):
     names = {"torch": torch}
-    assert mixed_precision_study.compare is compare and not hasattr(mixed_precision_study, "compere")
+    assert mixed_precision_study.compare is compare and not hasattr(
+        mixed_precision_study, "compere"
+    )
     exec(textwrap.dedent(inspect.getdoc(compare).partition("Example:\n")[2]), names)
     assert {record.precision: record.status for record in names["records"]} == {
         "fp32": "ok",
@@ -115,15 +117,24 @@ def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
 
     def loss(model, batch):
         seen.append(batch)
-        return model(next(leaf for _, leaf in leaves_of(batch) if isinstance(leaf, torch.Tensor))).mean()
+        return model(
+            next(leaf for _, leaf in leaves_of(batch) if isinstance(leaf, torch.Tensor))
+        ).mean()
 
-    (record,) = compare("seen", make_model, batches, loss, precisions=["fp32"], epochs=1, max_steps=9)
+    (record,) = compare(
+        "seen", make_model, batches, loss, precisions=["fp32"], epochs=1, max_steps=9
+    )
     assert (record.status, record.steps_per_epoch) == ("ok", 4)
     assert [flat(batch) for batch in seen[-4:]] == given == [flat(batch) for batch in batches]
     kind = dict if form == "frozen mapping" else type(batches[0])
-    assert all(type(batch) is kind and batch is not own for batch, own in zip(seen[-4:], batches, strict=True))
+    assert all(
+        type(batch) is kind and batch is not own
+        for batch, own in zip(seen[-4:], batches, strict=True)
+    )
     if form == "encoding":
-        assert torch.equal(seen[-1].x, FEATURES[-1]) and torch.equal(seen[-1].y, torch.tensor(ANSWERS[-1]))
+        assert torch.equal(seen[-1].x, FEATURES[-1]) and torch.equal(
+            seen[-1].y, torch.tensor(ANSWERS[-1])
+        )
 
 
 def test_an_object_that_can_be_moved_is_moved_and_odd_layouts_have_a_fingerprint_of_their_values():
@@ -139,7 +150,11 @@ def test_an_object_that_can_be_moved_is_moved_and_odd_layouts_have_a_fingerprint
     first, second = data.train_batches(0, torch.float32, 1)
     assert first.device.type == second.nodes.device.type == "meta" and data.sizes == [5, 7]
     kinds = (torch.Tensor.bfloat16, torch.Tensor.to_sparse)  # which NumPy lacks
-    made = [IterableData([kind(torch.full((2, 3), value))], None).fingerprint for kind in kinds for value in (1.0, 2.0)]
+    made = [
+        IterableData([kind(torch.full((2, 3), value))], None).fingerprint
+        for kind in kinds
+        for value in (1.0, 2.0)
+    ]
     assert len(set(made)) == 4
 
 
@@ -160,7 +175,9 @@ def test_batches_of_every_shape_are_trained_on(execution):
     torch.backends.cudnn.benchmark = False
     records = compare("shapes", make_model, given, loss, max_steps=99, execution=execution, **QUICK)
     assert [(record.status, record.reason) for record in records] == [("ok", None)] * 2
-    assert {(one.steps_per_epoch, one.samples_per_epoch, one.train_samples) for one in records} == {(6, 38, 38)}
+    assert {(one.steps_per_epoch, one.samples_per_epoch, one.train_samples) for one in records} == {
+        (6, 38, 38)
+    }
     assert len(records[0].step_ms_all) == 12 and records[0].batch_size_used == 8
     if execution == "eager":
         assert sizes[-12:] == [8, 7, 6, 8, 5, 4] * 2
@@ -170,13 +187,21 @@ def test_batches_of_every_shape_are_trained_on(execution):
 def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more():
     loader = torch.utils.data.DataLoader(SAMPLES, 32)
     both = compare(
-        "left_out", make_model, loader, compute_loss, execution=["eager", "cuda_graph"], max_steps=9, **QUICK
+        "left_out",
+        make_model,
+        loader,
+        compute_loss,
+        execution=["eager", "cuda_graph"],
+        max_steps=9,
+        **QUICK,
     )
     assert {record.status for record in both} == {"ok", "unsupported"}
     assert (both[0].steps_per_epoch, both[0].samples_per_epoch) == (2, 64)
     assert len({record.run_id for record in both}) == 4
     for sizes in ((8, 8, 7, 6), (8, 7, 8), (7, 8, 8)):
-        with pytest.raises(UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"):
+        with pytest.raises(
+            UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"
+        ):
             IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
     assert IterableData([torch.randn(8, 16)] * 3, None, one_shape=True).steps == 3
 
@@ -196,9 +221,17 @@ LISTS = torch.utils.data.DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
         ([(torch.zeros(35, 20).long(), torch.zeros(35, 20).long())], None, [35]),
         ([torch.zeros(35, 20), torch.zeros(12, 20), torch.zeros(12, 7)], 20, [20, 20, 7]),
         ([{"beta": torch.tensor(0.1), "x": torch.zeros(16, 3)}], None, [16]),
-        ([{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3), "y": torch.zeros(16)}], None, [16]),
+        (
+            [{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3), "y": torch.zeros(16)}],
+            None,
+            [16],
+        ),
         ([{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3)}], 16, [16]),
-        ([(torch.ones(2, 3, 8, 8), boxes(3, 3)), (torch.ones(2, 3, 8, 8), boxes(1, 4))], None, [2, 2]),
+        (
+            [(torch.ones(2, 3, 8, 8), boxes(3, 3)), (torch.ones(2, 3, 8, 8), boxes(1, 4))],
+            None,
+            [2, 2],
+        ),
         ([([torch.ones(3, 8, 8)] * 4, torch.zeros(4))], None, [4]),
         ([([torch.ones(6, 3), torch.ones(6, 2)], torch.zeros(6))], None, [6]),
         ([[torch.ones(6, 3), torch.ones(6)]], None, [6]),
@@ -225,12 +258,20 @@ def process_state():
             older_flag(lambda: backends.cudnn.allow_tf32, "raises"),
         ),
         "switches": [one.fp32_precision for one in fp32_switches().values()],
-        "mkldnn": (backends.mkldnn.enabled, backends.mkldnn.fp32_precision, backends.mkldnn.matmul.fp32_precision),
+        "mkldnn": (
+            backends.mkldnn.enabled,
+            backends.mkldnn.fp32_precision,
+            backends.mkldnn.matmul.fp32_precision,
+        ),
         "search": (backends.cudnn.benchmark, backends.cudnn.benchmark_limit),
         "accumulation": backends.cuda.matmul.allow_fp16_accumulation,
         "cache": torch._functorch.config.enable_autograd_cache,
         "frozen": gc.get_freeze_count() > 0,
-        "random": (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()),
+        "random": (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            numpy.random.get_state()[1].tolist(),
+        ),
         "environment": dict(os.environ),
         "filters": list(warnings.filters),
         "autocast": torch.autocast.__enter__,
@@ -299,7 +340,9 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
     def loss(model, batch, hidden):
         x, y = batch
         assert x.dtype == y.dtype == torch.float32 and torch.equal(y, TARGETS)
-        return (model(x, more={"scale": x[:, :1]}, ids=torch.arange(3)).float() - y).abs().mean(), None
+        return (
+            model(x, more={"scale": x[:, :1]}, ids=torch.arange(3)).float() - y
+        ).abs().mean(), None
 
     data = IterableData([(torch.randn(3, 16), TARGETS)], None)
     weights, model = PRECISIONS[precision]["weights"], Scaled()
@@ -308,7 +351,9 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
     trainer.step(batch)
     assert model.seen == [(weights, weights, torch.int64)]
     exact, same = in_fp32(trainer.network, batch)
-    assert exact(same[0], more={"scale": same[0][:, :1]}, ids=torch.arange(3)).dtype == torch.float32
+    assert (
+        exact(same[0], more={"scale": same[0][:, :1]}, ids=torch.arange(3)).dtype == torch.float32
+    )
 
 
 @pytest.mark.slow
@@ -335,18 +380,33 @@ OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
     [
         *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
         *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, Stream(), OTHER_DATASET)),
-        *(("DataLoader", {"eval_batches": wrong, "evaluate": len}) for wrong in (SAMPLES, Stream())),
-        *(("batches", {"batches": wrong}) for wrong in ((one for one in [INPUTS]), [], 3, lambda: [])),
+        *(
+            ("DataLoader", {"eval_batches": wrong, "evaluate": len})
+            for wrong in (SAMPLES, Stream())
+        ),
+        *(
+            ("batches", {"batches": wrong})
+            for wrong in ((one for one in [INPUTS]), [], 3, lambda: [])
+        ),
         ("tensor", {"batches": ["text"]}),
         ("make_model", {"make_model": ONE}),
         ("None.*Module", {"make_model": lambda: None}),
         ("make_model.*twice", {"make_model": lambda: ONE}),
         ("compute_loss", {"compute_loss": lambda model: 0}),
         (r"compute_loss.*\(70, 1\)", {"compute_loss": lambda model, batch: model(batch[0])}),
-        ("compute_loss.*hidden", {"compute_loss": lambda model, batch, hidden: model(batch[0]).mean()}),
+        (
+            "compute_loss.*hidden",
+            {"compute_loss": lambda model, batch, hidden: model(batch[0]).mean()},
+        ),
         ("model", {"compute_loss": lambda model, batch: torch.zeros(())}),
-        ("a dict.*add", {"compute_loss": lambda model, batch: {"a": torch.zeros(()), "b": torch.zeros(())}}),
-        ("tuple.*one optimizer", {"make_optimizer": lambda weights: (torch.optim.SGD(weights), None)}),
+        (
+            "a dict.*add",
+            {"compute_loss": lambda model, batch: {"a": torch.zeros(()), "b": torch.zeros(())}},
+        ),
+        (
+            "tuple.*one optimizer",
+            {"make_optimizer": lambda weights: (torch.optim.SGD(weights), None)},
+        ),
         ("schedule", {"schedule": 0.1}),
         ("clip", {"clip": 1.0, "training_step": training_step}),
         ("clip", {"clip": -1.0}),
@@ -356,7 +416,12 @@ OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
     ],
 )
 def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
-    usual = {"make_model": make_model, "batches": [(INPUTS, LABELS)], "compute_loss": compute_loss, **QUICK}
+    usual = {
+        "make_model": make_model,
+        "batches": [(INPUTS, LABELS)],
+        "compute_loss": compute_loss,
+        **QUICK,
+    }
     with pytest.raises(UserError, match=says) as refusal:
         compare("refused", **usual | {"output_dir": str(tmp_path)} | changed)
     frames = [frame for frame in refusal.traceback if "model" in frame.frame.f_locals]
@@ -382,9 +447,13 @@ class OwnAutocast(torch.nn.Linear):
 @pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
 def test_autocast_of_the_model_itself_is_in_the_record(execution, capsys):
     given = {**QUICK, "execution": execution}
-    records = compare("autocast", lambda: OwnAutocast(16, 1), [(INPUTS, LABELS)], compute_loss, **given)
+    records = compare(
+        "autocast", lambda: OwnAutocast(16, 1), [(INPUTS, LABELS)], compute_loss, **given
+    )
     assert [record.autocast_dtype for record in records] == ["bfloat16", "bfloat16"]
-    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "by itself" in line] == ["fp32"]
+    assert [
+        line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "by itself" in line
+    ] == ["fp32"]
 
 
 class Noisy:
@@ -399,7 +468,13 @@ def test_each_batch_and_each_step_has_the_same_random_numbers_in_every_precision
     drawn = {False: [], True: []}
 
     def loss(model, batch):
-        now = batch[0].sum().item(), batch[1].item(), torch.rand(1).item(), random.random(), numpy.random.rand()
+        now = (
+            batch[0].sum().item(),
+            batch[1].item(),
+            torch.rand(1).item(),
+            random.random(),
+            numpy.random.rand(),
+        )
         drawn[torch.is_autocast_enabled("cpu")].append(now)
         torch.rand(1 + torch.is_autocast_enabled("cpu"))
         return mean_square(model, batch[0])
@@ -414,7 +489,10 @@ RATES = [0.01, 0.02, 0.01, 0.005]
 
 def two_groups(model):
     weights = list(model.parameters())
-    groups = [{"params": weights[::2], "weight_decay": 0.5}, {"params": weights[1::2], "weight_decay": 0, "lr": 0.02}]
+    groups = [
+        {"params": weights[::2], "weight_decay": 0.5},
+        {"params": weights[1::2], "weight_decay": 0, "lr": 0.02},
+    ]
     return torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), fused=True)
 
 
@@ -423,24 +501,39 @@ def plain_losses(model, steps, loss, epochs):
     optimizer = two_groups(model)
     means = []
     for number, batches in enumerate(steps * epochs):
-        optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = RATES[number], 2 * RATES[number]
+        optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = (
+            RATES[number],
+            2 * RATES[number],
+        )
         optimizer.zero_grad()
         losses = [loss(model, batch) / len(batches) for batch in batches]
         sum(losses).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         means.append(sum(losses).item())
-    return [sum(means[start : start + len(steps)]) / len(steps) for start in range(0, len(means), len(steps))]
+    return [
+        sum(means[start : start + len(steps)]) / len(steps)
+        for start in range(0, len(means), len(steps))
+    ]
 
 
 @pytest.mark.parametrize("scaler", ["pytorch", "device"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumulation(accumulate, scaler):
-    batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[: 2 if accumulate == 1 else 5]
+def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumulation(
+    accumulate, scaler
+):
+    batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[
+        : 2 if accumulate == 1 else 5
+    ]
     steps = [batches[start : start + accumulate] for start in range(0, len(batches), accumulate)]
     torch.manual_seed(3)
     wanted = plain_losses(make_model(), steps, compute_loss, epochs=2)
-    given = {"make_optimizer": two_groups, "clip": 0.1, "accumulate": accumulate, "schedule": lambda step: RATES[step]}
+    given = {
+        "make_optimizer": two_groups,
+        "clip": 0.1,
+        "accumulate": accumulate,
+        "schedule": lambda step: RATES[step],
+    }
     given |= {"seed": 3, "scaler": scaler, "max_steps": 9, **QUICK}
     exact, mixed = compare("loop", make_model, batches, compute_loss, **given)
     assert exact.train_loss == pytest.approx(wanted, rel=1e-5)
@@ -468,11 +561,17 @@ def test_a_hidden_state_a_step_of_ones_own_a_schedule_that_asks_for_more_and_an_
         return torch.stack([(model(x).float() - y).abs().mean() for x, y in batches]).mean()
 
     functions = {"training_step": own_step, "schedule": schedule, "evaluate": evaluate}
-    held_out = {"eval_batches": [(INPUTS, LABELS)], "metric": Metric("absolute error", better="lower")}
+    held_out = {
+        "eval_batches": [(INPUTS, LABELS)],
+        "metric": Metric("absolute error", better="lower"),
+    }
     given = {**functions, **held_out, "accumulate": 2, "max_steps": 9, **QUICK}
     records = compare("own_step", make_model, [(INPUTS, LABELS)] * 4, loss, **given)
     assert [record.status for record in records] == ["ok", "ok"]
-    assert all(record.metric[1] < record.metric[0] and record.samples_per_epoch == 280 for record in records)
+    assert all(
+        record.metric[1] < record.metric[0] and record.samples_per_epoch == 280
+        for record in records
+    )
     assert rates == [(0, 2, 0), (1, 2, 0), (2, 2, 1), (3, 2, 1)] * 2
     assert begun[-4:] == [True, False] * 2
 

@@ -73,7 +73,9 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     torch.manual_seed(0)
     model = make().train()
     model[1].train(norm_trains)
-    assert record.train_loss == pytest.approx(plain_losses(model), rel=1e-6 if execution == "eager" else 1e-4)
+    assert record.train_loss == pytest.approx(
+        plain_losses(model), rel=1e-6 if execution == "eager" else 1e-4
+    )
 
 
 @pytest.mark.parametrize(("kind", "told"), [("train", 0), ("eval", 0), ("frozen", 1)])
@@ -102,7 +104,9 @@ def tf32():
 
 SETTERS = {
     "cuda.matmul.fp32_precision": tf32,
-    "cudnn.conv.fp32_precision": lambda: setattr(torch.backends.cudnn.conv, "fp32_precision", "tf32"),
+    "cudnn.conv.fp32_precision": lambda: setattr(
+        torch.backends.cudnn.conv, "fp32_precision", "tf32"
+    ),
     "cudnn.deterministic": lambda: setattr(torch.backends.cudnn, "deterministic", True),
     "cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", False),
     "set_autocast_dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
@@ -118,11 +122,15 @@ def test_a_switch_that_a_training_sets_makes_it_fail(name):
 
     before = switches_now()
     with pytest.raises(UserError, match=name):
-        compare("sets", make_model, BATCHES, loss, training_step=setting, output_dir="sets", **QUICK)
+        compare(
+            "sets", make_model, BATCHES, loss, training_step=setting, output_dir="sets", **QUICK
+        )
     assert switches_now() == before
     records = read_records("sets")[0]
     assert [record["status"] for record in records] == ["failed"] * 2
-    is_tf32 = [record["fp32_precision_matmul"] for record in records if name.startswith("cuda.matmul")]
+    is_tf32 = [
+        record["fp32_precision_matmul"] for record in records if name.startswith("cuda.matmul")
+    ]
     assert set(is_tf32) <= {"tf32"}
 
 
@@ -159,7 +167,9 @@ def test_a_switch_is_seen_wherever_it_is_set(place):
         return 1.0
 
     given = {"make_model": make_model, "batches": BATCHES, "compute_loss": noted, **QUICK}
-    given |= {"model": {"make_model": model}, "optimizer": {"make_optimizer": optimizer}}.get(place, {})
+    given |= {"model": {"make_model": model}, "optimizer": {"make_optimizer": optimizer}}.get(
+        place, {}
+    )
     given |= {"batches": {"batches": Reading()}}.get(place, {})
     if place == "optimizer's step":
         given["make_optimizer"] = lambda weights: Switching(weights, lr=0.01)
@@ -177,7 +187,11 @@ def test_a_switch_is_seen_wherever_it_is_set(place):
 def usual(**changed):
     held_out = {"evaluate": error, "eval_batches": BATCHES, "metric": METRIC}
     functions = {"make_model": make_model, "batches": BATCHES, "compute_loss": loss, **QUICK}
-    return functions | (held_out if "evaluate" in changed or "eval_batches" in changed else {}) | changed
+    return (
+        functions
+        | (held_out if "evaluate" in changed or "eval_batches" in changed else {})
+        | changed
+    )
 
 
 def holds_itself():
@@ -240,7 +254,9 @@ class Hookless:
 
 
 def test_an_optimizer_without_hooks_trains_by_a_step_of_ones_own():
-    given = usual(make_optimizer=Hookless, training_step=functools.partial(training_step), precisions=["fp32"])
+    given = usual(
+        make_optimizer=Hookless, training_step=functools.partial(training_step), precisions=["fp32"]
+    )
     (record,) = compare("hookless", **given)
     torch.manual_seed(0)
     assert record.train_loss == pytest.approx(plain_losses(make_model()), rel=1e-6)
@@ -277,7 +293,11 @@ def test_an_optimizer_with_modes_is_in_the_right_one():
         means.append(model[3].bias.item())
         return 0.0
 
-    given = usual(make_optimizer=lambda weights: Averaging(weights, lr=1e-12), evaluate=evaluate, precisions=["fp32"])
+    given = usual(
+        make_optimizer=lambda weights: Averaging(weights, lr=1e-12),
+        evaluate=evaluate,
+        precisions=["fp32"],
+    )
     (record,) = compare("averaging", **given)
     assert record.status == "ok" and len(means) == 2
     assert all(abs(mean) < 0.5 for mean in means)  # without the 1 that is added for training
@@ -293,7 +313,13 @@ def test_a_metric_beyond_what_can_be_read_leaves_a_usable_record(value, tmp_path
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"name": 7, "better": "higher"}, {"name": "a"}, {"name": "a", "better": "max"}, {"chance": "much"}]
+    "wrong",
+    [
+        {"name": 7, "better": "higher"},
+        {"name": "a"},
+        {"name": "a", "better": "max"},
+        {"chance": "much"},
+    ],
 )
 def test_a_metric_checks_itself(wrong):
     with pytest.raises(UserError):
@@ -305,7 +331,13 @@ def test_held_out_batches_can_be_read_twice_and_by_number():
     counts = []
 
     def evaluate(model, batches):
-        again = sum(1 for _ in batches), sum(1 for _ in batches), len(batches), len(batches[0]), len(batches[1:])
+        again = (
+            sum(1 for _ in batches),
+            sum(1 for _ in batches),
+            len(batches),
+            len(batches[0]),
+            len(batches[1:]),
+        )
         counts.append(again)
         return torch.equal(batches[0][0], BATCHES[0][0])
 
@@ -361,7 +393,9 @@ def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
         return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
 
     for generator in (None, torch.Generator().manual_seed(3)):
-        loader = torch.utils.data.DataLoader(texts, 2, shuffle=True, collate_fn=padded, generator=generator)
+        loader = torch.utils.data.DataLoader(
+            texts, 2, shuffle=True, collate_fn=padded, generator=generator
+        )
         seen = {False: [], True: []}
 
         def noted(model, batch, seen=seen):
@@ -384,13 +418,21 @@ class Movable:
         return self
 
 
-@pytest.mark.parametrize("form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"])
+@pytest.mark.parametrize(
+    "form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"]
+)
 def test_a_loss_that_changes_its_batch_changes_no_data(form):
     batches = [form(x.clone()) for x in INPUTS.split(8)]
     seen = {False: [], True: []}
 
     def halving(model, batch):
-        x = batch if isinstance(batch, torch.Tensor) else batch["x"] if isinstance(batch, dict) else batch.x
+        x = (
+            batch
+            if isinstance(batch, torch.Tensor)
+            else batch["x"]
+            if isinstance(batch, dict)
+            else batch.x
+        )
         seen[torch.is_autocast_enabled("cpu")].append(x.sum().item())
         x.mul_(0.5)
         return model(x).float().square().mean()
@@ -448,7 +490,8 @@ LATER = [*BATCHES[:1], *((100 * x, y) for x, y in BATCHES[1:])]
 )
 def test_a_record_knows_what_it_is_of(changed, parts, tmp_path):
     first, second = (
-        compare("known", **usual(**{"evaluate": error, "output_dir": str(tmp_path), **one}))[0] for one in ({}, changed)
+        compare("known", **usual(**{"evaluate": error, "output_dir": str(tmp_path), **one}))[0]
+        for one in ({}, changed)
     )
     same = first.identity.keys() & second.identity.keys()
     differing = {name for name in same if first.identity[name] != second.identity[name]}
@@ -473,7 +516,9 @@ def test_batches_are_read_once_before_the_trainings():
 def test_a_failure_of_making_the_model_is_a_record(tmp_path):
     with pytest.raises(UserError, match="ZeroDivisionError"):
         compare("fails", lambda: 1 / 0, BATCHES, loss, output_dir=str(tmp_path), **QUICK)
-    assert [(record["status"], record["identity"]) for record in records_of(tmp_path)] == [("failed", None)] * 2
+    assert [(record["status"], record["identity"]) for record in records_of(tmp_path)] == [
+        ("failed", None)
+    ] * 2
 
 
 def test_help_and_the_last_line_name_what_exists(monkeypatch, tmp_path, capsys):
@@ -493,5 +538,7 @@ def test_a_loss_with_other_defaults_gets_no_hidden_state():
     def weighted(model, batch, weight=2.0):
         return weight * loss(model, batch)
 
-    plain, doubled = (compare("weighted", **usual(compute_loss=one))[0].train_loss[0] for one in (loss, weighted))
+    plain, doubled = (
+        compare("weighted", **usual(compute_loss=one))[0].train_loss[0] for one in (loss, weighted)
+    )
     assert doubled > 1.5 * plain

@@ -17,12 +17,18 @@ class Block(torch.nn.Module):
     def __init__(self, units=256):
         super().__init__()
         self.words = torch.nn.Embedding(1024, units)
-        self.layer = torch.nn.TransformerEncoderLayer(units, 4, 4 * units, dropout=0.1, batch_first=True)
+        self.layer = torch.nn.TransformerEncoderLayer(
+            units, 4, 4 * units, dropout=0.1, batch_first=True
+        )
         self.head = torch.nn.Linear(units, 1024)
 
     def forward(self, tokens, labels):
         logits = self.head(self.layer(self.words(tokens)))
-        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())}
+        return {
+            "loss": torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1).float(), labels.flatten()
+            )
+        }
 
 
 def dict_batches(count=40):
@@ -33,18 +39,35 @@ def dict_batches(count=40):
 
 def two_groups(model):
     words, *others = model.parameters()
-    return torch.optim.AdamW([{"params": [words]}, {"params": others, "weight_decay": 0.0}], lr=1e-3, fused=True)
+    return torch.optim.AdamW(
+        [{"params": [words]}, {"params": others, "weight_decay": 0.0}], lr=1e-3, fused=True
+    )
 
 
 def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_execution(tmp_path):
-    given = {"make_optimizer": two_groups, "schedule": lambda step: 1e-3 / (1 + step / 40), "accumulate": 2}
-    given |= {"precisions": ["fp32", "tf32", "amp_fp16"], "epochs": 2, "execution": EXECUTIONS, "clip": 1.0}
+    given = {
+        "make_optimizer": two_groups,
+        "schedule": lambda step: 1e-3 / (1 + step / 40),
+        "accumulate": 2,
+    }
+    given |= {
+        "precisions": ["fp32", "tf32", "amp_fp16"],
+        "epochs": 2,
+        "execution": EXECUTIONS,
+        "clip": 1.0,
+    }
     given["output_dir"] = str(tmp_path)
-    records = compare("own", Block, dict_batches(), lambda model, batch: model(**batch)["loss"], **given)
-    assert [record.status for record in records] == ["ok"] * 9, [record.reason for record in records]
+    records = compare(
+        "own", Block, dict_batches(), lambda model, batch: model(**batch)["loss"], **given
+    )
+    assert [record.status for record in records] == ["ok"] * 9, [
+        record.reason for record in records
+    ]
     eager, graph = records[:3], records[3:6]
     for first, second in zip(eager, graph, strict=True):
-        assert first.steps_per_epoch == 20 and second.train_loss == pytest.approx(first.train_loss, rel=1e-2)
+        assert first.steps_per_epoch == 20 and second.train_loss == pytest.approx(
+            first.train_loss, rel=1e-2
+        )
     for record in records:
         assert record.profile_reason is None and record.gpu_busy_fraction > 0
         assert record.ledger_parameters_mib > 0 and record.peak_allocated_mib > 0
@@ -54,7 +77,14 @@ def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_executi
 
 
 def test_the_notebook_of_an_own_model_runs_and_explains(tmp_path):
-    given = {"max_steps": 20, "epochs": 2, "precisions": ["tf32", "amp_bf16"], "output_dir": str(tmp_path)}
+    given = {
+        "max_steps": 20,
+        "epochs": 2,
+        "precisions": ["tf32", "amp_bf16"],
+        "output_dir": str(tmp_path),
+    }
     records = run_cells("your_model", "run", **given)["records"]
-    assert [record.status for record in records] == ["ok"] * 2, [record.reason for record in records]
+    assert [record.status for record in records] == ["ok"] * 2, [
+        record.reason for record in records
+    ]
     assert all(record.kernels_per_step > 0 and len(record.metric) == 2 for record in records)

@@ -22,7 +22,9 @@ from mixed_precision_study.runner.plan import parameters_of
 
 ADDED = "# Parameters\n"  # as papermill begins the cell that it adds
 CIFAR = code_cells("cifar_resnet")["parameters"]
-DECLARED = {name: parameters_of(NOTEBOOKS / f"{name}.ipynb")[0] for name in (*EXPERIMENTS, "your_model")}
+DECLARED = {
+    name: parameters_of(NOTEBOOKS / f"{name}.ipynb")[0] for name in (*EXPERIMENTS, "your_model")
+}
 
 
 @pytest.mark.parametrize("name", DECLARED)
@@ -30,7 +32,10 @@ def test_every_default_passes_its_own_check(name):
     declared, cell = parameters_of(NOTEBOOKS / f"{name}.ipynb")
     defaults = {key: field.default for key, field in declared.model_fields.items()}
     assert checked(name, defaults, declared).model_dump() == defaults
-    assert cell.items() <= defaults.items() and defaults.keys() == Common.model_fields.keys() | cell.keys()
+    assert (
+        cell.items() <= defaults.items()
+        and defaults.keys() == Common.model_fields.keys() | cell.keys()
+    )
 
 
 def test_common_parameters_are_shown_as_a_cell():
@@ -38,7 +43,10 @@ def test_common_parameters_are_shown_as_a_cell():
         values = {}
         exec(parameters_cell(kind), values)
         assert {key: values[key] for key in kind.model_fields} == kind().model_dump()
-    assert all(field.description and "\n" not in field.description for field in OwnExperiment.model_fields.values())
+    assert all(
+        field.description and "\n" not in field.description
+        for field in OwnExperiment.model_fields.values()
+    )
     assert "lr" not in assignments(parameters_cell(Common, without=["lr"]))
 
 
@@ -141,7 +149,10 @@ def namespace(*cells):
 def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, changed):
     given = namespace(*cells)
     settings = check_parameters("cifar_resnet", given)
-    assert settings.model_dump() == checked("cifar_resnet", changed, DECLARED["cifar_resnet"]).model_dump()
+    assert (
+        settings.model_dump()
+        == checked("cifar_resnet", changed, DECLARED["cifar_resnet"]).model_dump()
+    )
     given["In"] += ["settings = ...", "lr = 7"]
     assert check_parameters("cifar_resnet", given).model_dump() == settings.model_dump()
 
@@ -193,7 +204,9 @@ def test_a_name_that_cannot_be_a_parameter_is_refused(name):
 
 def plan_of(monkeypatch, **given):
     values = {**OwnExperiment().model_dump(), "model": "mine", **given}
-    monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": values, "given": [*given, "output_dir"]}))
+    monkeypatch.setenv(
+        PLANNED_ENV, json.dumps({"parameters": values, "given": [*given, "output_dir"]})
+    )
 
 
 def test_under_run_all_what_is_planned_counts(monkeypatch, tmp_path):

@@ -17,7 +17,14 @@ from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store import files, reading
 from mixed_precision_study.store import record as records
 
-PARAMETERS = {"dataset": "auto", "model": "resnet18", "precisions": ["fp32"], "batch_size": 128, "lr": 0.1, "seed": 0}
+PARAMETERS = {
+    "dataset": "auto",
+    "model": "resnet18",
+    "precisions": ["fp32"],
+    "batch_size": 128,
+    "lr": 0.1,
+    "seed": 0,
+}
 PARAMETERS |= {"data_dir": "data", "output_dir": "outputs"}
 
 
@@ -30,17 +37,28 @@ def test_the_name_is_readable_and_depends_on_every_parameter_but_the_folders():
     name = records.run_id_of("cifar_resnet", PARAMETERS, "fp32")
     assert name.startswith("cifar_resnet-resnet18-auto-fp32-b128-s0-")
     same = [{"data_dir": "x"}, {"output_dir": "y"}, {"precisions": ["fp32", "tf32"]}]
-    assert {records.run_id_of("cifar_resnet", {**PARAMETERS, **change}, "fp32") for change in same} == {name}
+    assert {
+        records.run_id_of("cifar_resnet", {**PARAMETERS, **change}, "fp32") for change in same
+    } == {name}
     other = [{"lr": 0.2}, {"seed": 1}, {"batch_size": 64}, {"model": "resnet34"}, {"extra": 1}]
-    names = {records.run_id_of("cifar_resnet", {**PARAMETERS, **change}, "fp32") for change in other}
-    names |= {records.run_id_of("cifar_resnet", PARAMETERS, "tf32"), records.run_id_of("lstm", PARAMETERS, "fp32")}
+    names = {
+        records.run_id_of("cifar_resnet", {**PARAMETERS, **change}, "fp32") for change in other
+    }
+    names |= {
+        records.run_id_of("cifar_resnet", PARAMETERS, "tf32"),
+        records.run_id_of("lstm", PARAMETERS, "fp32"),
+    }
     assert len(names | {name}) == 8
-    safe = records.run_id_of("n", {**PARAMETERS, "model": "../a b/c:d", "csv_path": "/etc/x.csv"}, "fp32")
+    safe = records.run_id_of(
+        "n", {**PARAMETERS, "model": "../a b/c:d", "csv_path": "/etc/x.csv"}, "fp32"
+    )
     assert "/" not in safe and "-csv-" in safe
 
 
 def test_a_record_is_nested_and_reads_back_without_what_is_too_long(tmp_path):
-    record = make(status="diverged", epoch_seconds=[1.5, math.nan], chance_metric=math.inf, overflow_steps=[3])
+    record = make(
+        status="diverged", epoch_seconds=[1.5, math.nan], chance_metric=math.inf, overflow_steps=[3]
+    )
     record.kernel_family_fractions = [["convolution", 0.7]]
     record.step_ms_all, record.data_wait_seconds_all = [1.0] * 1000, [0.1]
     record.card_samples_all = [{"seconds": 1.0, "joules": None, "samples": [{"pids": [1]}] * 1000}]
@@ -77,7 +95,9 @@ def test_reading_says_what_it_left_out(tmp_path):
     records.write_record(good, tmp_path / "deep" / "er")
     (tmp_path / "cut.json").write_text('{"run_id": "x", "status"')
     (tmp_path / "strange.json").write_text(json.dumps(changed(good.model_dump(), status="fine")))
-    (tmp_path / "short.json").write_text('{"run": {"run_id": "x", "precision": "fp32"}, "settings": {}}')
+    (tmp_path / "short.json").write_text(
+        '{"run": {"run_id": "x", "precision": "fp32"}, "settings": {}}'
+    )
     (tmp_path / "other.json").write_text('{"cells": []}')
     hidden = tmp_path / ".ipynb_checkpoints"
     hidden.mkdir()
@@ -85,7 +105,10 @@ def test_reading_says_what_it_left_out(tmp_path):
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
         archive.write(tmp_path / "deep" / "er" / f"{good.run_id}.json", "inside/a.json")
     found, left_out = reading.read_records(tmp_path)
-    assert sorted(item["path"] for item in found) == [f"deep/er/{good.run_id}.json", "more.zip/inside/a.json"]
+    assert sorted(item["path"] for item in found) == [
+        f"deep/er/{good.run_id}.json",
+        "more.zip/inside/a.json",
+    ]
     reasons = dict(left_out)
     assert set(reasons) == {"cut.json", "strange.json", "short.json", "other.json"}
     assert "'fine'" in reasons["strange.json"] and "notebook" in reasons["short.json"]
@@ -98,7 +121,13 @@ def test_every_record_that_is_kept_here_can_be_used():
 
 
 def sound():
-    record = make(status="ok", epoch_seconds=[1.5], metric=[0.5], metric_better="higher", peak_allocated_mib=1.0)
+    record = make(
+        status="ok",
+        epoch_seconds=[1.5],
+        metric=[0.5],
+        metric_better="higher",
+        peak_allocated_mib=1.0,
+    )
     return record.model_dump(warnings=False)
 
 
@@ -123,7 +152,9 @@ WRONG = {  # of every other field report/test_odd_records.py tries odd values
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG.items(), ids=lambda one: str(one)[:20])
-def test_a_wrong_field_is_told_by_its_name_and_costs_no_other_record_in_report_and_runner(tmp_path, name, value):
+def test_a_wrong_field_is_told_by_its_name_and_costs_no_other_record_in_report_and_runner(
+    tmp_path, name, value
+):
     good = sound()
     paths = [tmp_path / folder / f"{good['run']['run_id']}.json" for folder in ("bad", "good")]
     for path, one in zip(paths, (changed(good, **{name: value}), good), strict=True):
@@ -141,7 +172,9 @@ def test_a_wrong_field_is_told_by_its_name_and_costs_no_other_record_in_report_a
 DEEP = "[" * 100_000 + "]" * 100_000
 ODD_FILES = {
     "deep": lambda path: path.write_text(DEEP),
-    "deep in a record": lambda path: path.write_text(f'{json.dumps(sound())[:-1]}, "own": {DEEP}}}'),
+    "deep in a record": lambda path: path.write_text(
+        f'{json.dumps(sound())[:-1]}, "own": {DEEP}}}'
+    ),
     # takes no room on the disk
     "large": lambda path: path.touch() or os.truncate(path, files.MAX_FILE_BYTES + 1),
     "pipe": os.mkfifo,
@@ -166,11 +199,15 @@ def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, end
 def test_an_archive_that_unpacks_to_too_much_is_left_out_and_memory_for_one_file_is_taken(tmp_path):
     large = b"{}" + b" " * (7 * 2**20)
     for name, count in (("bomb", 20), ("sound", 3)):
-        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with zipfile.ZipFile(
+            tmp_path / f"{name}.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+        ) as archive:
             archive.writestr("00.json", json.dumps(sound()))
             for number in range(1, count):
                 archive.writestr(f"{number:02}.json", large)
-    with zipfile.ZipFile(tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(
+        tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as archive:
         archive.writestr("large.json", b"[" + large[2:] + b"]")
     tracemalloc.start()
     found, left_out = reading.read_records(tmp_path)
@@ -178,7 +215,10 @@ def test_an_archive_that_unpacks_to_too_much_is_left_out_and_memory_for_one_file
     tracemalloc.stop()
     assert peak < 60 * 2**20
     assert [item["path"] for item in found] == ["sound.zip/00.json"]
-    assert [path for path, reason in left_out if reason != reading.NO_RECORD] == ["bomb.zip", "large.zip/large.json"]
+    assert [path for path, reason in left_out if reason != reading.NO_RECORD] == [
+        "bomb.zip",
+        "large.zip/large.json",
+    ]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -202,7 +242,13 @@ def key(precision="fp32", gpu="H200", used="cifar10", **parameters):
 
 def test_only_equal_conditions_are_compared_and_of_the_data_those_that_were_used():
     assert key("tf32", seed=3, output_dir="z") == key() == key(dataset="cifar10")
-    for other in ({"gpu": "T4"}, {"batch_size": 64}, {"lr": 0.2}, {"model": "resnet34"}, {"used": "synthetic"}):
+    for other in (
+        {"gpu": "T4"},
+        {"batch_size": 64},
+        {"lr": 0.2},
+        {"model": "resnet34"},
+        {"used": "synthetic"},
+    ):
         assert key(**other) != key()
     # a run that ended before it had its data
     assert key(used=None, dataset="cifar10") == key() != key(used=None)
@@ -223,12 +269,18 @@ def test_only_equal_conditions_are_compared_and_of_the_data_those_that_were_used
 )
 def test_a_record_is_replaced_by_one_of_the_same_data_only(tmp_path, before, status, after, ends):
     times = {"epoch_seconds": [1.0], "peak_allocated_mib": 2.0}
-    records.write_record(make(data_fingerprint=before, status=status, reason="old", **times), tmp_path)
+    records.write_record(
+        make(data_fingerprint=before, status=status, reason="old", **times), tmp_path
+    )
     for _ in range(2):
         new = make(data_fingerprint=after, status="ok", reason="new", **times)
         records.write_record(new, tmp_path)
     kept = {path.stem: json.loads(path.read_text())["run"] for path in tmp_path.iterdir()}
-    assert kept.keys() == {new.run_id + end for end in ends} == {one["run_id"] for one in kept.values()}
+    assert (
+        kept.keys()
+        == {new.run_id + end for end in ends}
+        == {one["run_id"] for one in kept.values()}
+    )
     assert [kept[new.run_id + end]["reason"] for end in ends] == ["old", "new"][-len(ends) :]
 
 
@@ -246,10 +298,18 @@ def compared(folder, change):
 
 CHANGES = {
     "none": lambda number, value: None,
-    "a field that another version adds": lambda number, value: value["measured"].update(pcie_gb=20.0 + number),
-    "a section that another version adds": lambda number, value: value.update(network={"hosts": number}),
-    "a field that this version lacks": lambda number, value: value["measured"]["energy"].pop("temperature_celsius_max"),
-    "a field in another place": lambda number, value: value["run"].update(max_temperature=40.0 + number),
+    "a field that another version adds": lambda number, value: value["measured"].update(
+        pcie_gb=20.0 + number
+    ),
+    "a section that another version adds": lambda number, value: value.update(
+        network={"hosts": number}
+    ),
+    "a field that this version lacks": lambda number, value: value["measured"]["energy"].pop(
+        "temperature_celsius_max"
+    ),
+    "a field in another place": lambda number, value: value["run"].update(
+        max_temperature=40.0 + number
+    ),
 }
 
 
@@ -258,7 +318,9 @@ def test_a_field_more_or_less_changes_no_comparison(tmp_path, change):
     assert compared(tmp_path, change) == (1, 5)
 
 
-@pytest.mark.parametrize("name", ["gradient_accumulation_steps", "epoch_seconds", "notebook", "settings", "path"])
+@pytest.mark.parametrize(
+    "name", ["gradient_accumulation_steps", "epoch_seconds", "notebook", "settings", "path"]
+)
 def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
     times = {"status": "ok", "epoch_seconds": [1.5], "peak_allocated_mib": 2.0}
     made = [make(parameters={name: value}, **times) for value in (1, 16)]
@@ -267,7 +329,9 @@ def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
     found, _ = reading.read_records(tmp_path)
     assert sorted(one["settings"][name] for one in found) == [1, 16]
     assert len({records.comparison_key(one) for one in found}) == 2
-    assert [(one["epoch_seconds"], one["notebook"]) for one in found] == [([1.5], "cifar_resnet")] * 2
+    assert [(one["epoch_seconds"], one["notebook"]) for one in found] == [
+        ([1.5], "cifar_resnet")
+    ] * 2
 
 
 def test_records_of_0_3_are_lifted_and_older_ones_get_a_sentence(tmp_path):
@@ -300,7 +364,11 @@ def test_a_result_of_another_version_moves_aside_before_it_is_replaced(tmp_path)
 
 @pytest.mark.parametrize(
     ("before", "after", "count"),
-    [({"model": "a"}, {"model": "a"}, 1), ({"model": "a"}, {"model": "b"}, 2), (None, {"model": "b"}, 2)],
+    [
+        ({"model": "a"}, {"model": "a"}, 1),
+        ({"model": "a"}, {"model": "b"}, 2),
+        (None, {"model": "b"}, 2),
+    ],
 )
 def test_a_sound_record_of_another_identity_is_kept(tmp_path, before, after, count):
     times = {"epoch_seconds": [1.0], "peak_allocated_mib": 2.0, "data_fingerprint": "aa"}
@@ -309,8 +377,14 @@ def test_a_sound_record_of_another_identity_is_kept(tmp_path, before, after, cou
         records.write_record(make(identity=after, status=status, **times), tmp_path)
     found, left_out = reading.read_records(tmp_path)
     assert (len(found), left_out) == (count, [])
-    assert len({record["run_id"] for record in found}) == len({records.comparison_key(one) for one in found}) == count
-    assert [one["status"] for one in found if one["identity"] == before] == ["ok" if count == 2 else "failed"]
+    assert (
+        len({record["run_id"] for record in found})
+        == len({records.comparison_key(one) for one in found})
+        == count
+    )
+    assert [one["status"] for one in found if one["identity"] == before] == [
+        "ok" if count == 2 else "failed"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,18 @@ def test_there_are_few_files_and_each_folder_has_a_report_and_a_readme():
     assert len(files) <= 200 and sum(path.stat().st_size for path in files) < 20_000_000
     folders = [path.parent for path in OUTPUTS.glob("*/*/README.md")]
     assert 10 < len(folders) <= 20
-    needed = {"records.zip", "notes.md", "study.yaml", "summary.ipynb", "summary.html", "trainings.csv", "picture.png"}
-    assert [folder for folder in folders if not needed <= {path.name for path in folder.iterdir()}] == []
+    needed = {
+        "records.zip",
+        "notes.md",
+        "study.yaml",
+        "summary.ipynb",
+        "summary.html",
+        "trainings.csv",
+        "picture.png",
+    }
+    assert [
+        folder for folder in folders if not needed <= {path.name for path in folder.iterdir()}
+    ] == []
 
 
 def texts():
@@ -37,7 +47,11 @@ def texts():
 
 
 def test_no_file_names_a_folder_of_a_machine():
-    found = {name: re.search(FOREIGN, text.decode()) for name, text in texts() if not name.endswith(".png")}
+    found = {
+        name: re.search(FOREIGN, text.decode())
+        for name, text in texts()
+        if not name.endswith(".png")
+    }
     assert len(found) > 1000
     assert {name: match[0] for name, match in found.items() if match} == {}
 
@@ -79,7 +93,12 @@ def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow(monkeypatc
     for runs in groups:
         found = false_positive_rate(runs)
         assert found["splits"] == 400 and found["rate"] <= 0.05 + found["error"]
-    assert float(table(records).rpartition("| all | 72 |")[2].rpartition("at most ")[2].partition("%")[0]) < 5
+    assert (
+        float(
+            table(records).rpartition("| all | 72 |")[2].rpartition("at most ")[2].partition("%")[0]
+        )
+        < 5
+    )
 
 
 def test_the_articles_that_were_run_again_have_their_figures():

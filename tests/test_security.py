@@ -33,7 +33,11 @@ class Effects(HTMLParser):
     def handle_starttag(self, tag, attributes):
         self.inside = tag if tag in ("script", "style") else ""
         for name, value in attributes:  # a heading's id and the link to it call nothing
-            if "alert(" in (value or "") and name not in ("alt", "title", "id") and not value.startswith("#"):
+            if (
+                "alert(" in (value or "")
+                and name not in ("alt", "title", "id")
+                and not value.startswith("#")
+            ):
                 self.found.append(f"<{tag} {name}={value!r}>")
 
     def handle_endtag(self, tag):
@@ -53,11 +57,25 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
     """
     parts = re.findall(r"<script>.*</script>|<img.*?>|\[x\].*\)", SCRIPT)
     assert [len(Effects(str(markdown2html(part))).found) for part in parts] == [1, 1, 1]
-    folder, shell, reason = tmp_path, "$(touch made) `touch made`; touch made", SCRIPT.replace("1", "2")
+    folder, shell, reason = (
+        tmp_path,
+        "$(touch made) `touch made`; touch made",
+        SCRIPT.replace("1", "2"),
+    )
     act = ACT + f"\nif mode == 'script':\n    raise UserError({reason!r})"
     write_suite(folder, {"pages": [entry("ok"), entry("script")]}, act)
     (folder / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
-    words = ("pages", "--output-dir", folder / "out", "-p", "model", SCRIPT, "-p", "data_dir", f"{folder}/{shell}")
+    words = (
+        "pages",
+        "--output-dir",
+        folder / "out",
+        "-p",
+        "model",
+        SCRIPT,
+        "-p",
+        "data_dir",
+        f"{folder}/{shell}",
+    )
     done = call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT)
     records = records_of(folder / "out")
     assert records["script"]["reason"] == reason, done.stdout + done.stderr
@@ -65,13 +83,26 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
     assert settings["model"] == SCRIPT and settings["data_dir"].endswith(shell)
     effects = Effects((folder / "out" / "summary.html").read_text(encoding="utf-8"))
     assert effects.found == []
-    for word in ("onerror=alert(1)", "javascript:alert(1)", "onerror=alert(2)", "javascript:alert(2)"):
+    for word in (
+        "onerror=alert(1)",
+        "javascript:alert(1)",
+        "onerror=alert(2)",
+        "javascript:alert(2)",
+    ):
         assert word in effects.text
     assert not list(folder.rglob("made"))
 
 
 NEEDED = {"precision", "status", "metric_better"}  # with another value a record is not used at all
-DECIDING = NEEDED | {"notebook", "device_type", "dataset_used", "model", "batch_size", "loader", "execution"}
+DECIDING = NEEDED | {
+    "notebook",
+    "device_type",
+    "dataset_used",
+    "model",
+    "batch_size",
+    "loader",
+    "execution",
+}
 
 
 def with_markup(value, name):
@@ -88,8 +119,13 @@ def spoil(folder, kept):
     for path in folder.rglob("*.json"):
         value = json.loads(path.read_text(encoding="utf-8"))
         if "run" in value:
-            probes = value["measured"]["time"]["batch_probes"] or [[256, "ok", 1.0, 1.0], [512, "oom", 1.0, None]]
-            fields = json.loads(json.dumps(flat_record(record_of(changed(value, batch_probes=probes)))))
+            probes = value["measured"]["time"]["batch_probes"] or [
+                [256, "ok", 1.0, 1.0],
+                [512, "oom", 1.0, None],
+            ]
+            fields = json.loads(
+                json.dumps(flat_record(record_of(changed(value, batch_probes=probes))))
+            )
             settings, given = fields.pop("settings"), {}
             for name, one in {**fields, **settings}.items():
                 if name not in kept:
@@ -104,10 +140,16 @@ def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
     names, scale = ("fp32", "tf32", "amp_fp16", "amp_bf16"), {"loss_scale": 128.0}
     runs = [
         made_up.make("cifar_resnet", precision, parameters={"model": model, "seed": seed, **scale})
-        for model, precision, seed in itertools.product(("resnet18", "wide_resnet28_10"), names, range(3))
+        for model, precision, seed in itertools.product(
+            ("resnet18", "wide_resnet28_10"), names, range(3)
+        )
     ]
     runs.append(made_up.make("cifar_resnet", "o3_fp16", metric=[0.1, 0.1, 0.1], parameters=scale))
-    runs.append(made_up.make_failed("cifar_resnet", "o2_fp16", "oom", "CUDA out of memory", parameters=scale))
+    runs.append(
+        made_up.make_failed(
+            "cifar_resnet", "o2_fp16", "oom", "CUDA out of memory", parameters=scale
+        )
+    )
     for half, kept in (("every", NEEDED), ("most", DECIDING)):
         write_all(tmp_path / half, *runs)
         spoil(tmp_path / half, kept)

@@ -19,7 +19,9 @@ from mixed_precision_study.store.record import read_run
 
 NAME = "mixed_precision_study"
 KINDS = (".py", ".csv", ".json", ".html", ".css", ".js")
-FILES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in KINDS}
+FILES = {
+    path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in KINDS
+}
 
 
 def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatch):
@@ -65,7 +67,17 @@ def test_the_wheel_holds_the_whole_package(tmp_path):
     shutil.copytree(ROOT / NAME, tmp_path / NAME, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "requirements.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path / "dist"), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        str(tmp_path / "dist"),
+        str(tmp_path),
+    ]
     subprocess.run(command, check=True)
     (wheel,) = (tmp_path / "dist").glob(f"{NAME}-{__version__}-py3-none-any.whl")
     with zipfile.ZipFile(wheel) as opened:
@@ -78,12 +90,19 @@ def test_the_wheel_holds_the_whole_package(tmp_path):
 @pytest.mark.slow
 def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
     """Its workers are processes that must find the packed code, too."""
-    name, parameters = "cifar_resnet", {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4}
+    name, parameters = (
+        "cifar_resnet",
+        {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4},
+    )
     parameters |= {"precisions": ["fp32"], "model": "resnet10t", "loader": "workers"}
-    (tmp_path / f"{name}.ipynb").write_text(standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package()))
+    (tmp_path / f"{name}.ipynb").write_text(
+        standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package())
+    )
     # a worker's socket stands there, whose path has 107 bytes at most
     with tempfile.TemporaryDirectory() as short:
-        done = papermill(f"{name}.ipynb", tmp_path, {"PYTHONPATH": "", "TMPDIR": short}, **parameters)
+        done = papermill(
+            f"{name}.ipynb", tmp_path, {"PYTHONPATH": "", "TMPDIR": short}, **parameters
+        )
         left = list(Path(short).glob(f"{NAME}-*"))  # of what the first cell unpacked
     assert done.returncode == 0, done.stderr[-3000:]
     notebook = executed(tmp_path)
@@ -91,5 +110,9 @@ def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
     assert f"{NAME} {__version__} from this notebook" in printed(notebook)
     (path,) = (tmp_path / "outputs").glob("*.json")
     record = read_run(path)
-    assert (record["status"], record["settings"]["loader"], record["steps_per_epoch"]) == ("ok", "workers", 2)
+    assert (record["status"], record["settings"]["loader"], record["steps_per_epoch"]) == (
+        "ok",
+        "workers",
+        2,
+    )
     assert left == []

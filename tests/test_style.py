@@ -27,17 +27,23 @@ SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb
 )
 def test_passes(command):
     assert len(SOURCES) == 5
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "outputs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "outputs").rglob("*.md")]
+)
 
 
 def anchors_of(path):
     """Return the anchors of a page's headings, as GitHub names them."""
     headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
 
 
 def broken_links(path):
@@ -69,7 +75,11 @@ CELLS = "finder imports parameters check training-step data model evaluate run r
 
 @pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
 def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
-    (cell,) = [cell for cell in read_notebook(name)["cells"] if "parameters" in cell["metadata"].get("tags", [])]
+    (cell,) = [
+        cell
+        for cell in read_notebook(name)["cells"]
+        if "parameters" in cell["metadata"].get("tags", [])
+    ]
     named = assignments("".join(cell["source"]))
     # flat literals only
     values = {name: ast.literal_eval(value) for name, (value, _) in named.items()}
@@ -82,4 +92,7 @@ def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_cells_are_those_that_the_documents_name(name):
     assert list(code_cells(name)) == CELLS.split()
-    assert code_cells(name)["check"].splitlines()[0] == f'settings = check_parameters("{name}", globals())'
+    assert (
+        code_cells(name)["check"].splitlines()[0]
+        == f'settings = check_parameters("{name}", globals())'
+    )

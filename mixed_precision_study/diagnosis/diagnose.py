@@ -34,7 +34,13 @@ LOOKED = 4
 WARM_UP = {"cpu": 3, "cuda": 8}
 LISTENERS: list[Callable] = []  # each takes (event, ends, *args, **kwargs) and raises nothing
 INSTALLED: list[tuple[Any, str, Any, Any]] = []  # (owner, name, the function before, ours)
-OF_SCALER = {"scale": "scale", "unscale_": "unscale", "step": "scaler.step", "update": "update", "get_scale": "read"}
+OF_SCALER = {
+    "scale": "scale",
+    "unscale_": "unscale",
+    "step": "scaler.step",
+    "update": "update",
+    "get_scale": "read",
+}
 
 
 def doors() -> list[tuple[Any, str, str]]:
@@ -103,11 +109,15 @@ class Watch:
     says so. What is kept of tensors is kept in the few steps that are looked at, and read at the end.
     """
 
-    def __init__(self, steps: int, evaluate: Any, on_report: Callable[[Diagnosis], Any], by_hand: bool):
+    def __init__(
+        self, steps: int, evaluate: Any, on_report: Callable[[Diagnosis], Any], by_hand: bool
+    ):
         self.seen = Diagnosis()
         if torch.cuda.is_available():
             has_tf32 = torch.cuda.get_device_capability() >= (8, 0)
-            self.seen = Diagnosis([], "cuda", torch.backends.cuda.matmul.fp32_precision if has_tf32 else "")
+            self.seen = Diagnosis(
+                [], "cuda", torch.backends.cuda.matmul.fp32_precision if has_tf32 else ""
+            )
         self.evaluate, self.on_report, self.by_hand = evaluate, on_report, by_hand
         self.warm_up = WARM_UP[self.seen.device]
         self.to_profile, self.last = self.warm_up + steps, self.warm_up + steps + LOOKED
@@ -139,7 +149,9 @@ class Watch:
 
     def start(self) -> "Watch":
         """Begin to watch. Where stop() is never called, as after an error at module level, the exit reports."""
-        self.hook = register_optimizer_step_post_hook(lambda optimizer, *_: self.hear("step", True, optimizer))
+        self.hook = register_optimizer_step_post_hook(
+            lambda optimizer, *_: self.hear("step", True, optimizer)
+        )
         listen(self.hear)
         atexit.register(self.stop)
         return self
@@ -176,17 +188,25 @@ class Watch:
             calls.append(call)
             return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(lambda kept: note("kept", kept), lambda used: note("used", used)):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda kept: note("kept", kept), lambda used: note("used", used)
+        ):
             value = self.evaluate()
         if "kept" in calls and "used" not in calls:
             self.seen.found["evaluation with gradients"] = {}
-        numbers = [torch.as_tensor(leaf) for leaf in tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
+        numbers = [
+            torch.as_tensor(leaf)
+            for leaf in tree_leaves(value)
+            if isinstance(leaf, float | torch.Tensor)
+        ]
         if numbers:
             types = {name_of(number.dtype) for number in numbers if number.is_floating_point()}
             self.seen.evaluation_in = " and ".join(sorted(types))
             self.seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
         else:
-            self.seen.unseen.append("The numbers of the evaluation were not checked, because it returns none of them.")
+            self.seen.unseen.append(
+                "The numbers of the evaluation were not checked, because it returns none of them."
+            )
 
     def hear(self, event: str, ends: bool, /, *args: Any, **kwargs: Any) -> None:
         """Note a call. A note may ask the device, so none is taken while a CUDA graph is captured."""
@@ -196,7 +216,9 @@ class Watch:
             if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
                 self.note(event, ends, args, kwargs)
         except Exception as error:  # of our own, which must not reach the loop
-            self.seen.unseen.append(f"diagnose() failed after step {self.seen.steps} ({error_line(error)}).")
+            self.seen.unseen.append(
+                f"diagnose() failed after step {self.seen.steps} ({error_line(error)})."
+            )
             self.hear("finish", True)
 
     def note(self, event: str, ends: bool, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -243,13 +265,21 @@ class Watch:
             self.anomaly += [torch.is_anomaly_enabled()] if self.is_looked_at else []
             for loss in tensors_in(args[:1])[:1] if self.is_looked_at else []:
                 self.seen.loss_multiplied |= type(loss.grad_fn).__name__.startswith("MulBackward")
-                self.losses += [loss.detach().clone()] if loss.numel() == 1 and not self.scales else []
+                self.losses += (
+                    [loss.detach().clone()] if loss.numel() == 1 and not self.scales else []
+                )
             for probe in self.probes.values() if self.is_looked_at else []:
-                probe.cleared.append(True if probe.weight.grad is None else ~probe.weight.grad.any())
+                probe.cleared.append(
+                    True if probe.weight.grad is None else ~probe.weight.grad.any()
+                )
                 self.mixed += probe.cleared[-1:] if self.unstepped else []
         elif event == "backward":
-            scales = {scaler._scale.data_ptr() for scaler in self.scales if scaler._scale is not None}
-            factors = [getattr(output.grad_fn, "_saved_other", None) for output in tensors_in(args[:1])]
+            scales = {
+                scaler._scale.data_ptr() for scaler in self.scales if scaler._scale is not None
+            }
+            factors = [
+                getattr(output.grad_fn, "_saved_other", None) for output in tensors_in(args[:1])
+            ]
             if args[3] and any(factor.data_ptr() in scales for factor in tensors_in(factors)):
                 # of grad(), with a graph, as for a penalty
                 self.events[-1].append("scaled gradients")
@@ -261,12 +291,16 @@ class Watch:
         elif event in OF_SCALER.values():
             self.scales.setdefault(args[0], [])
             if event == "scale" and self.is_looked_at:
-                self.losses += [loss.detach().clone() for loss in tensors_in(args[1:])[:1] if loss.numel() == 1]
+                self.losses += [
+                    loss.detach().clone() for loss in tensors_in(args[1:])[:1] if loss.numel() == 1
+                ]
             elif event in ("unscale", "scaler.step") and len(args) > 1:
                 probe = self.probes[args[1]] = self.probes.get(args[1]) or Probe(args[1])
                 probe.end_round(probe.changes)
             elif event == "update":
-                since = itertools.takewhile(lambda call: call != "update", reversed(self.events[-1]))
+                since = itertools.takewhile(
+                    lambda call: call != "update", reversed(self.events[-1])
+                )
                 self.unstepped = "scaler.step" not in since
             self.events[-1].append(event)
 
@@ -274,7 +308,9 @@ class Watch:
         if event == "next" and torch.is_grad_enabled():
             self.waited += time.perf_counter()
         elif event == "backward" and kwargs.get("accumulate_grad", True):
-            for probe in self.probes.values() if self.is_looked_at and "scale" in self.events[-1] else ():
+            for probe in (
+                self.probes.values() if self.is_looked_at and "scale" in self.events[-1] else ()
+            ):
                 probe.end_scaled_backward()
             if self.pending:
                 self.pending = False
@@ -300,7 +336,9 @@ class Watch:
             for scaler, scales in self.scales.items():
                 scales += [scaler._scale.clone()] if scaler._scale is not None else []
         seen.steps += 1
-        self.is_looked_at = self.warm_up - LOOKED <= seen.steps < self.warm_up or self.to_profile <= seen.steps
+        self.is_looked_at = (
+            self.warm_up - LOOKED <= seen.steps < self.warm_up or self.to_profile <= seen.steps
+        )
         self.events.append([])
         if seen.steps == self.warm_up:
             self.clock.start()
@@ -311,7 +349,9 @@ class Watch:
         if seen.steps == self.to_profile:
             read_times(seen, self.clock.stop()[1], self.waits)
             if threading.get_ident() != self.home:
-                self.leave_out("the loop runs in another thread than diagnose(), and a profiler belongs to one thread")
+                self.leave_out(
+                    "the loop runs in another thread than diagnose(), and a profiler belongs to one thread"
+                )
             elif torch.autograd._profiler_enabled():
                 self.leave_out("another profiler of PyTorch is running")
             else:
@@ -340,7 +380,9 @@ class Watch:
         if self.anomaly and all(self.anomaly):
             seen.found["anomaly detection"] = {}
         seen.losses = [float(loss) for loss in self.losses]
-        seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values() if scales]
+        seen.scales = [
+            [float(scale) for scale in scales] for scales in self.scales.values() if scales
+        ]
         if sum(not bool(one) for one in self.mixed) > 1:
             seen.found["update without step"] = {}
         for probe in self.probes.values():

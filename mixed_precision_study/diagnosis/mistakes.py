@@ -11,7 +11,8 @@ import torch
 
 SCALER, PACKAGE = "GradScaler", " of the package "  # of a place where the CPU waits
 CAST = (
-    "Autocast does not reach into this function. Decorate its forward with torch.amp.custom_fwd and its backward with"
+    "Autocast does not reach into this function. "
+    "Decorate its forward with torch.amp.custom_fwd and its backward with"
 )
 ONCE = "with gradient accumulation call it after the last micro-batch alone."
 REMEDIES = {  # what PyTorch's most common errors mean, by a part of their message
@@ -101,23 +102,33 @@ class Diagnosis:
 
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
         """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
-        found = [flops for (name, its), flops in self.flops.items() if name.endswith(kind) and its == dtype]
+        found = [
+            flops
+            for (name, its), flops in self.flops.items()
+            if name.endswith(kind) and its == dtype
+        ]
         return sum(found) / sum(self.flops.values()) if found else 0.0
 
     def judge(self, error: BaseException | None) -> None:
         """Name the mistakes, and take in the error that ended the loop, if one did, which gets the remedy as a note."""
         found = dict(find_mistakes(self))
-        self.mistakes = [Mistake(rule, it, SENTENCES[rule].format(**it)) for rule, it in found.items()]
+        self.mistakes = [
+            Mistake(rule, it, SENTENCES[rule].format(**it)) for rule, it in found.items()
+        ]
         for part, remedy in REMEDIES.items():
             if error is not None and part in str(error):
-                self.mistakes.insert(0, Mistake("error", {"message": part}, f"{type(error).__name__}: {remedy}"))
+                self.mistakes.insert(
+                    0, Mistake("error", {"message": part}, f"{type(error).__name__}: {remedy}")
+                )
                 if hasattr(error, "add_note"):  # from Python 3.11 on
                     error.add_note(f"diagnose(): {remedy}")
 
     def __str__(self) -> str:
         if not self.events and not self.mistakes:
             return "Nothing was looked at, because no optimizer took a step. Try diagnose(step) with a step of yours."
-        said = [f"Mistake: {mistake.sentence}" for mistake in self.mistakes] or ["No mistake was found."]
+        said = [f"Mistake: {mistake.sentence}" for mistake in self.mistakes] or [
+            "No mistake was found."
+        ]
         return "\n".join([*said, *facts(self), *self.unseen])
 
     __repr__ = __str__  # as the last line of a cell shows it
@@ -140,7 +151,9 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "evaluation not finite", {"dtype": seen.evaluation_in}
     which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
-        falls = len(scales) > 1 and all(after < before for before, after in itertools.pairwise(scales))
+        falls = len(scales) > 1 and all(
+            after < before for before, after in itertools.pairwise(scales)
+        )
         if scales[-1] == 0:
             yield "scale is 0", {"which": which}
         elif falls and scales[-1] < 1 and "gradients not cleared" not in seen.found:
@@ -153,13 +166,20 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "clipped while scaled", {}
     if "scaled gradients" in calls and "read" not in calls:
         yield "penalty of scaled gradients", {}
-    orders = [[call[:8] for call in step if call.startswith(("schedule", "step"))] for step in seen.events]
+    orders = [
+        [call[:8] for call in step if call.startswith(("schedule", "step"))] for step in seen.events
+    ]
     first = any("schedule first" in step[:2] for step in seen.events[:1])
     if first and all(order[:2] == ["schedule", "step"] for order in orders[: len(orders) - 1]):
         yield "scheduler first", {}
     if only_fp32 and (seen.autocasts or "scale" in calls):
-        yield "no 16 bits", {"what": f"Autocast to {seen.autocast}" if seen.autocasts else "GradScaler"}
-    elif "float16" in seen.backward_types & seen.autocasts and not ("scale" in calls or seen.loss_multiplied):
+        yield (
+            "no 16 bits",
+            {"what": f"Autocast to {seen.autocast}" if seen.autocasts else "GradScaler"},
+        )
+    elif "float16" in seen.backward_types & seen.autocasts and not (
+        "scale" in calls or seen.loss_multiplied
+    ):
         yield "fp16 without scaler", {}
     elif "scale" in calls and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
@@ -179,15 +199,23 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
 def facts(seen: Diagnosis) -> Iterator[str]:
     """Return a sentence each on types, time and waits, as far as they are known."""
     if seen.flops:
-        shares = sorted({(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True)
+        shares = sorted(
+            {(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True
+        )
         yield f"Its products and convolutions ran {', '.join(f'{share:.0%} in {dtype}' for share, dtype in shares)}."
     if any(scales[-1] < scales[0] for scales in seen.scales):
         yield "The loss scale is still searching, which is normal in the first steps."
     if seen.step_ms:
-        more = f", and the slowest {seen.slowest_ms:,.4g} ms" if seen.slowest_ms > 5 * seen.step_ms else ""
+        more = (
+            f", and the slowest {seen.slowest_ms:,.4g} ms"
+            if seen.slowest_ms > 5 * seen.step_ms
+            else ""
+        )
         yield f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}{more}."
     if seen.kernels:
-        families = ", ".join(f"{share:.0%} {name}" for name, share in seen.kernels["kernel_family_fractions"][:3])
+        families = ", ".join(
+            f"{share:.0%} {name}" for name, share in seen.kernels["kernel_family_fractions"][:3]
+        )
         yield f"The GPU is busy {seen.kernels['gpu_busy_fraction']:.0%} of it; of this, {families}."
     if seen.data_wait_fraction:
         yield f"The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time."

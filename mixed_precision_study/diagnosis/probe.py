@@ -44,12 +44,18 @@ class Probe:
     def plain_weights(self) -> list[torch.Tensor]:
         """Return the weights whose gradient is neither sparse nor spread over processes."""
         weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        return [one for one in weights if type(one.grad) is torch.Tensor and one.grad.layout == torch.strided]
+        return [
+            one
+            for one in weights
+            if type(one.grad) is torch.Tensor and one.grad.layout == torch.strided
+        ]
 
     def end_scaled_backward(self) -> None:
         """Keep a gradient, unless other processes add to it later, which would look like a change."""
         gradient = None if torch.distributed.is_initialized() else self.weight.grad
-        self.scaled = sample(gradient) if gradient is not None and gradient.dtype == torch.float32 else None
+        self.scaled = (
+            sample(gradient) if gradient is not None and gradient.dtype == torch.float32 else None
+        )
 
     def end_round(self, changes: list[torch.Tensor]) -> None:
         """Note that a step is due, which a scaler may leave out, and how the gradient has changed since backward()."""
@@ -62,8 +68,12 @@ class Probe:
             # a number that is masked counts as unchanged
             factors = torch.where(factors == 0, 1.0, factors)
             at_bound = (after.abs() == after.abs().max()) & (before.abs() > 1.001 * after.abs())
-            norm = torch.nn.utils.get_total_norm([weight.grad for weight in self.plain_weights()]).float()
-            changes.append(torch.stack((factors.min(), factors.max(), (at_bound.sum() > 1).float(), norm)))
+            norm = torch.nn.utils.get_total_norm(
+                [weight.grad for weight in self.plain_weights()]
+            ).float()
+            changes.append(
+                torch.stack((factors.min(), factors.max(), (at_bound.sum() > 1).float(), norm))
+            )
 
     def step(self, keeps: bool, backwards: int) -> None:
         """Note a step. keeps: numbers of 16-bit weights, to see later whether they move; a rate of 0 moves none."""
@@ -71,9 +81,20 @@ class Probe:
         if (gradient := self.weight.grad) is not None:
             self.doubled += self.used[0] is gradient and self.used[1] == backwards
             self.used = gradient, backwards
-        if keeps and not self.kept and all(float(group.get("lr", 1)) > 0 for group in self.optimizer.param_groups):
-            half = [weight for weight in self.plain_weights() if weight.dtype in (torch.float16, torch.bfloat16)]
-            self.kept = [(one, sample(one), sample(one.grad) != 0) for one in sorted(half, key=torch.Tensor.numel)[-8:]]
+        if (
+            keeps
+            and not self.kept
+            and all(float(group.get("lr", 1)) > 0 for group in self.optimizer.param_groups)
+        ):
+            half = [
+                weight
+                for weight in self.plain_weights()
+                if weight.dtype in (torch.float16, torch.bfloat16)
+            ]
+            self.kept = [
+                (one, sample(one), sample(one.grad) != 0)
+                for one in sorted(half, key=torch.Tensor.numel)[-8:]
+            ]
             self.kept_at = self.steps
 
     def mistakes(self, backwards: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -88,12 +109,21 @@ class Probe:
             yield "clipped while scaled", {}
         own = type(self.optimizer).__module__.startswith("torch.optim")
         for group in self.optimizer.param_groups if own else []:
-            eps, half = group.get("eps"), any(weight.dtype == torch.float16 for weight in group["params"])
+            eps, half = (
+                group.get("eps"),
+                any(weight.dtype == torch.float16 for weight in group["params"]),
+            )
             if half and isinstance(eps, float) and 0 < eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
-        moved = [(before != sample(weight))[has_gradient] for weight, before, has_gradient in self.kept]
+        moved = [
+            (before != sample(weight))[has_gradient] for weight, before, has_gradient in self.kept
+        ]
         numbers = sum(len(one) for one in moved)
-        lost = 1 - sum(int(one.sum()) for one in moved) / numbers if numbers and self.steps > self.kept_at + 2 else 0.0
+        lost = (
+            1 - sum(int(one.sum()) for one in moved) / numbers
+            if numbers and self.steps > self.kept_at + 2
+            else 0.0
+        )
         # 0.5: rounding by chance moves some
         if lost >= (0.1 if own else 0.5) and not self.holds_what_is_rounded():
             dtype, name = name_of(self.kept[0][0].dtype), type(self.optimizer).__name__
@@ -108,13 +138,21 @@ class Probe:
         # to one digit; other factors may average, or divide by a count of words
         norm = float(f"{norms[0]:.0e}")
         to_norm = bool((most < 0.999).all()) and bool(((norms - norm).abs() < 1e-4 * norm).all())
-        return bool(least.min() >= 0) and bool(most.max() <= 1.001) and (bool(bound.all()) or to_norm)
+        return (
+            bool(least.min() >= 0) and bool(most.max() <= 1.001) and (bool(bound.all()) or to_norm)
+        )
 
     def holds_what_is_rounded(self) -> bool:
         """Return whether the source of an optimizer that is not PyTorch's speaks of it, or is not known."""
-        kinds = [one for one in type(self.optimizer).__mro__ if not one.__module__.startswith(("torch.", "builtins"))]
+        kinds = [
+            one
+            for one in type(self.optimizer).__mro__
+            if not one.__module__.startswith(("torch.", "builtins"))
+        ]
         try:
-            text = "".join(inspect.getsource(kind) + str(list(vars(inspect.getmodule(kind)))) for kind in kinds)
+            text = "".join(
+                inspect.getsource(kind) + str(list(vars(inspect.getmodule(kind)))) for kind in kinds
+            )
         except (OSError, TypeError):
             return True
         return re.search(HELD, text, re.IGNORECASE) is not None

@@ -19,7 +19,9 @@ from .mistakes import PACKAGE, SCALER, Diagnosis, name_of
 
 END_OF_STEP = "## end of a step ##"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-TORCH, OWN, STANDARD = (str(Path(module).parent) for module in (torch.__file__, __file__, os.__file__))
+TORCH, OWN, STANDARD = (
+    str(Path(module).parent) for module in (torch.__file__, __file__, os.__file__)
+)
 # they wait on their own
 PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
@@ -33,9 +35,15 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
     A step with five times as much work as the median does not count, because it evaluates or saves something.
     """
     seen.timed, seen.step_ms, seen.slowest_ms = len(times), median(times), max(times)
-    usual = [pair for pair in zip(times, waits, strict=True) if pair[0] - 1000 * pair[1] <= 5 * seen.step_ms]
+    usual = [
+        pair
+        for pair in zip(times, waits, strict=True)
+        if pair[0] - 1000 * pair[1] <= 5 * seen.step_ms
+    ]
     if any(waits):
-        seen.data_wait_fraction = min(1.0, sum(1000 * wait for _, wait in usual) / sum(time for time, _ in usual))
+        seen.data_wait_fraction = min(
+            1.0, sum(1000 * wait for _, wait in usual) / sum(time for time, _ in usual)
+        )
 
 
 @contextlib.contextmanager
@@ -47,7 +55,9 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     users = os.environ.get("TEARDOWN_CUPTI")
     # or CUPTI slows all later launches (pytorch issue 144455)
     os.environ["TEARDOWN_CUPTI"] = users or "1"
-    with profile(record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True) as profiler:
+    with profile(
+        record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True
+    ) as profiler:
         yield
         if gpu:
             torch.cuda.synchronize()
@@ -58,7 +68,11 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     on_host = [event for event in events if "CUDA" not in str(event.device_type())]
     # a range that the host names is drawn on the GPU, too
     names = {event.name() for event in on_host}
-    on_gpu = [event for event in events if "CUDA" in str(event.device_type()) and event.name() not in names]
+    on_gpu = [
+        event
+        for event in events
+        if "CUDA" in str(event.device_type()) and event.name() not in names
+    ]
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     ends = [event for event in on_host if event.name() == END_OF_STEP]
     seen.watched = len(ends)
@@ -71,10 +85,15 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     pageable = [duration for name, _, duration in kernels if "HtoD" in name and "Pageable" in name]
     seen.pageable_ms = sum(pageable) / 1e6 / len(ends)
     thread = ends[0].start_thread_id()
-    waits = [event for event in on_host if event.name() in WAITS and event.start_thread_id() == thread]
+    waits = [
+        event for event in on_host if event.name() in WAITS and event.start_thread_id() == thread
+    ]
     calls = [event for event in results.experimental_event_tree() if event.start_tid == thread]
     moments = [event.start_ns() + event.duration_ns() // 2 for event in waits]
-    places = {(sum(end.start_ns() < moment for end in ends), place_of(calls, moment)) for moment in moments}
+    places = {
+        (sum(end.start_ns() < moment for end in ends), place_of(calls, moment))
+        for moment in moments
+    }
     counts = Counter(place for _, place in places if place)
     seen.reads = sorted(place for place, steps in counts.items() if steps >= len(ends))
 
@@ -98,7 +117,13 @@ def place_of(calls: list, moment: int) -> str | None:
         inside = [call for call in begun if moment <= call.end_time_ns][-1:]
         for call in [call for call in begun if "Py" in str(call.tag)][-1:]:
             caller = call.extra_fields.caller
-            lines.append(("" if call in inside else "after ", whole_path(caller.file_name), caller.line_number))
+            lines.append(
+                (
+                    "" if call in inside else "after ",
+                    whole_path(caller.file_name),
+                    caller.line_number,
+                )
+            )
         copies = [call for call in inside if call.name == "aten::copy_"]
         uploads |= any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies)
         calls = inside[0].children if inside else []
@@ -134,7 +159,11 @@ def read_operations(seen: Diagnosis, events: list) -> None:
         if name.startswith("autograd::engine::evaluate_function"):
             backward_until[thread] = max(event.end_ns(), backward_until.get(thread, 0))
         first = 1 if name in ("aten::addmm", "aten::baddbmm") else 0  # factor
-        kind = dtypes[first].removeprefix("c10::").lower() if re.match(PRODUCTS, name) and len(dtypes) > first else ""
+        kind = (
+            dtypes[first].removeprefix("c10::").lower()
+            if re.match(PRODUCTS, name) and len(dtypes) > first
+            else ""
+        )
         # the profiler says "float" and "half"
         if "float" not in (dtype := name_of(getattr(torch, kind, ""))):
             continue

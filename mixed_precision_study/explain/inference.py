@@ -56,7 +56,9 @@ def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: i
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
 
-def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable) -> None:
+def measure_inference(
+    record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable
+) -> None:
     """Fill in what a forward pass of the trained model costs, for one sample and for a batch as in training.
 
     The first of `batches` is used. infer(network, batch, count) returns the outputs of its first `count` samples.
@@ -78,15 +80,28 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
                 release_memory(device)
                 reset_peaks(device)
                 with cudnn_flags(**UNSEARCHED):
-                    latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
-                seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device, at_least=3)
-            record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency
+                    latency = [
+                        1000 * part
+                        for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)
+                    ]
+                seconds, *_ = seconds_of(
+                    lambda: infer(trainer.model, batch, count), device, at_least=3
+                )
+            (
+                record.inference_latency_ms,
+                record.inference_latency_ms_p10,
+                record.inference_latency_ms_p90,
+            ) = latency
             record.inference_samples_per_second = count / seconds
             if device.type == "cuda":
                 weights = [*trainer.network.parameters(), *trainer.network.buffers()]
                 # data, gradients, optimizer, graph
                 training = before - sum(weight.nbytes for weight in weights)
-                record.inference_memory_mib = (torch.cuda.max_memory_allocated(device) - training) / MIB
-            record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
+                record.inference_memory_mib = (
+                    torch.cuda.max_memory_allocated(device) - training
+                ) / MIB
+            record.inference_difference_fraction = largest_difference(
+                trainer, infer, batch, min(count, COMPARED)
+            )
     finally:
         cudnn.benchmark_limit = limit

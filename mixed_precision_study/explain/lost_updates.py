@@ -23,9 +23,14 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
         if isinstance(copy, DeviceAdamW):
             copy.steps = copy.steps.clone()
     else:
-        groups = [{**one, "params": [copies[weight] for weight in one["params"]]} for one in optimizer.param_groups]
+        groups = [
+            {**one, "params": [copies[weight] for weight in one["params"]]}
+            for one in optimizer.param_groups
+        ]
         copy = type(optimizer)(groups, lr=0.0)
-    in_fp32 = partial(mapped, convert=lambda leaf, _: leaf.float().clone() if torch.is_tensor(leaf) else leaf)
+    in_fp32 = partial(
+        mapped, convert=lambda leaf, _: leaf.float().clone() if torch.is_tensor(leaf) else leaf
+    )
     copy.state = {copies[weight]: in_fp32(state) for weight, state in optimizer.state.items()}
     return copy
 

@@ -77,9 +77,13 @@ def read_memory_breakdown(record: RunRecord, trainer: "Trainer", batches: Iterat
     with watched_memory(trainer) as seen:
         trainer.eager_step(batch)
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
-    record.ledger_parameters_mib = bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
+    record.ledger_parameters_mib = (
+        bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
+    )
     record.ledger_masters_mib = bytes_of({*trainer.masters} - {*trainer.weights}) / MIB
-    record.ledger_optimizer_mib = bytes_of(value for value in state if isinstance(value, torch.Tensor)) / MIB
+    record.ledger_optimizer_mib = (
+        bytes_of(value for value in state if isinstance(value, torch.Tensor)) / MIB
+    )
     record.ledger_gradients_mib = seen.gradients_at_peak / MIB
     record.saved_activations_mib = seen.saved_activations / MIB
     record.ledger_data_mib = record.data_on_device_mib
@@ -88,13 +92,19 @@ def read_memory_breakdown(record: RunRecord, trainer: "Trainer", batches: Iterat
 
 def close_memory_breakdown(record: Any) -> None:
     """Fill in the rest of the peak, and how far the allocator's reserve and the context are from NVML's figure."""
-    known = sum(getattr(record, f"ledger_{part}_mib") or 0 for part in LEDGER_AT_PEAK if part != "activations")
+    known = sum(
+        getattr(record, f"ledger_{part}_mib") or 0
+        for part in LEDGER_AT_PEAK
+        if part != "activations"
+    )
     if known > record.peak_allocated_mib:
         record.ledger_reason = f"the known parts take {known:,.0f} MiB, more than the peak"
         return
     record.ledger_activations_mib = record.peak_allocated_mib - known
     if record.ledger_context_mib is None or record.device_used_mib is None:
-        record.ledger_reason = record.device_memory_reason or "what others used before the run is not known"
+        record.ledger_reason = (
+            record.device_memory_reason or "what others used before the run is not known"
+        )
         return
     total = record.peak_allocated_mib + record.ledger_slack_mib + record.ledger_context_mib
     used = record.device_used_mib - record.device_used_before_mib

@@ -40,7 +40,9 @@ TENSOR_CORE_KERNELS = (
     r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
     r"|float_e[45]m[23]_t|gemm_e[45]m[23]|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
 )
-FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?16_s\d|_h(884|1688|16816)"
+FP16_KERNELS = (
+    r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?16_s\d|_h(884|1688|16816)"
+)
 
 
 def family_of(kernel: str) -> str:
@@ -102,9 +104,15 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
         for batch in given:
             _, hidden = trainer.step(batch, hidden)
         synchronize(trainer.device)
-    events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
+    events = [
+        event
+        for event in profiler.profiler.kineto_results.events()
+        if "CUDA" in str(event.device_type())
+    ]
     if not events:
-        raise RuntimeError("the profiler saw no kernel; the driver may forbid profiling to ordinary users")
+        raise RuntimeError(
+            "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
+        )
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
     read_kernels(record, kernels, len(given))
 
@@ -120,12 +128,19 @@ def conv_backward_flops(*args: Any, **_: Any) -> int:
     """
     grad, image, weight, _, _, _, _, transposed = args[:8]
     wanted = sum(args[-1][:2])
-    return wanted * conv_flop_count(list(image.shape), list(weight.shape), list(grad.shape), transposed=transposed)
+    return wanted * conv_flop_count(
+        list(image.shape), list(weight.shape), list(grad.shape), transposed=transposed
+    )
 
 
 def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
     """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and column of the batch."""
-    return 2 * words.shape[0] * words.shape[1] * sum(weight.numel() for weight in weights if weight.dim() == 2)
+    return (
+        2
+        * words.shape[0]
+        * words.shape[1]
+        * sum(weight.numel() for weight in weights if weight.dim() == 2)
+    )
 
 
 FORMULAS = {
@@ -143,7 +158,11 @@ def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
     if operation in MATMULS:
         matrices = [tensor for tensor in tensors if tensor.dim() in (2, 3)]
         return any(max(matrix.stride()[-2:]) % 8 for matrix in matrices)
-    kernels = [tensor for tensor in tensors if tensor.dim() == 4] if "convolution" in str(operation) else []
+    kernels = (
+        [tensor for tensor in tensors if tensor.dim() == 4]
+        if "convolution" in str(operation)
+        else []
+    )
     weights = kernels[-1:] or [tensor for tensor in tensors if tensor.dim() == 2]
     return any(size % 8 for weight in weights for size in weight.shape[:2] if size > 1)
 
@@ -172,7 +191,9 @@ class WorkCounter(TorchDispatchMode):
             self.flops += flops
             if flops and misaligned(packet, inputs):
                 self.misaligned_flops += flops
-        is_view = any(one.alias_info and not one.alias_info.is_write for one in operation._schema.returns)
+        is_view = any(
+            one.alias_info and not one.alias_info.is_write for one in operation._schema.returns
+        )
         if not is_view and "empty" not in str(packet):
             self.bytes += sum(tensor.nbytes for tensor in inputs + outputs)
         return result
@@ -188,7 +209,9 @@ def count_work(record: Any, trainer: "Trainer", batches: Iterator) -> None:
     finally:
         trainer.loss_of = compiled
     record.flops_per_step = float(counter.flops)
-    record.misaligned_flops_fraction = counter.misaligned_flops / counter.flops if counter.flops else None
+    record.misaligned_flops_fraction = (
+        counter.misaligned_flops / counter.flops if counter.flops else None
+    )
     record.achieved_tflop_per_second = counter.flops / record.step_ms_median / 1e9
     if trainer.is_compiled:
         record.limit_reason = "bytes are not counted under torch.compile, which fuses operations"

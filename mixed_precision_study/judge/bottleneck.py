@@ -18,13 +18,19 @@ def find_bottleneck(record: dict) -> tuple[str, str]:
     """
     families = dict(record["kernel_family_fractions"])
     if record["gpu_busy_fraction"] is None or not families:
-        return "not known", f"what limits it is not known ({record['profile_reason'] or 'it was not profiled'})"
+        return (
+            "not known",
+            f"what limits it is not known ({record['profile_reason'] or 'it was not profiled'})",
+        )
     idle = round(1 - record["gpu_busy_fraction"], 6)  # 1 - 0.8 is a little less than 0.2
     waiting = record["data_wait_fraction"] or 0
     if idle >= IDLE:
         return cause_of_idleness(idle, waiting)
     if gain := record.get("graph_gain"):
-        return "kernel launches", f"as a CUDA graph it is {gain} as fast, though the GPU is idle {idle:.0%} of the time"
+        return (
+            "kernel launches",
+            f"as a CUDA graph it is {gain} as fast, though the GPU is idle {idle:.0%} of the time",
+        )
     case, because = find_limit_of_kernels(record, families)
     if idle >= IDLE / 2 and waiting >= idle / 2:
         because += f"; the GPU is also idle {idle:.0%} of the time, and the loop waits {waiting:.0%} for its data"
@@ -37,10 +43,17 @@ def cause_of_idleness(idle: float, waiting: float) -> tuple[str, str]:
     for_launches = idle - for_data
     data = f"the loop waits {waiting:.0%} for its data"
     if for_data >= for_launches:
-        second = f", the rest between kernel launches ({for_launches:.0%})" if for_launches >= for_data / 2 else ""
+        second = (
+            f", the rest between kernel launches ({for_launches:.0%})"
+            if for_launches >= for_data / 2
+            else ""
+        )
         return "data loading", f"the GPU is idle {idle:.0%} of the time and {data}{second}"
     second = f", and {data}" if for_data >= for_launches / 2 else ""
-    return "kernel launches", f"the GPU is idle {idle:.0%} of the time between kernel launches{second}"
+    return (
+        "kernel launches",
+        f"the GPU is idle {idle:.0%} of the time between kernel launches{second}",
+    )
 
 
 def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
@@ -49,21 +62,35 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
     misaligned = record["misaligned_flops_fraction"] or 0
     share = f"{arithmetic:.0%} of kernel time is convolution and matmul"
     if record["precision"] != "fp32" and misaligned >= 0.5 and arithmetic >= 0.3:
-        return "sizes not multiples of 8", f"{share}, and {misaligned:.0%} of that work has sizes not multiples of 8"
+        return (
+            "sizes not multiples of 8",
+            f"{share}, and {misaligned:.0%} of that work has sizes not multiples of 8",
+        )
     if arithmetic < 0.5:
-        return OTHER_KERNELS, f"{1 - arithmetic:.0%} of kernel time is not arithmetic ({longest_others(record)})"
+        return (
+            OTHER_KERNELS,
+            f"{1 - arithmetic:.0%} of kernel time is not arithmetic ({longest_others(record)})",
+        )
     # other patterns of kernel names
     on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)
     limit = record["compute_limit_fraction"]
     reached = f" and reaches {limit:.0%} of what this card was measured to do" if limit else ""
-    case = "arithmetic on Tensor Cores" if on_tensor_cores >= 0.5 else "arithmetic without Tensor Cores"
+    case = (
+        "arithmetic on Tensor Cores"
+        if on_tensor_cores >= 0.5
+        else "arithmetic without Tensor Cores"
+    )
     return case, f"{share}, {on_tensor_cores:.0%} of it on Tensor Cores{reached}"
 
 
 def longest_others(record: dict) -> str:
     """Return the longest families of kernels other than arithmetic, each with its share of kernel time."""
-    others = [(share, name) for name, share in record["kernel_family_fractions"] if name not in ARITHMETIC]
-    return ", ".join(f"{name} {share:.0%}" for share, name in sorted(others, reverse=True)[:FAMILIES_NAMED])
+    others = [
+        (share, name) for name, share in record["kernel_family_fractions"] if name not in ARITHMETIC
+    ]
+    return ", ".join(
+        f"{name} {share:.0%}" for share, name in sorted(others, reverse=True)[:FAMILIES_NAMED]
+    )
 
 
 def advice_of(case: str, record: dict) -> str:

@@ -63,7 +63,9 @@ def flags_of(record: dict) -> list[str]:
     """Return what disturbed the measurement of a run, as short phrases. The power limit is no disturbance."""
     flags = []
     if held_back(record):
-        reasons = [f"{name} {share:.0%}" for name, share in slowdowns(record).items() if name != POWER_CAP]
+        reasons = [
+            f"{name} {share:.0%}" for name, share in slowdowns(record).items() if name != POWER_CAP
+        ]
         flags.append(f"throttled ({', '.join(reasons)} of the time)")
     if record["gpu_shared"]:
         flags.append("GPU shared with another process")
@@ -75,7 +77,11 @@ def why_made_up(record: dict) -> str:
     if not record["synthetic"]:
         return ""
     asked = data_asked_for(record) == "synthetic"
-    return "they were asked for" if asked else "the real data were neither found nor could be downloaded"
+    return (
+        "they were asked for"
+        if asked
+        else "the real data were neither found nor could be downloaded"
+    )
 
 
 def said_of_made_up(records: Sequence[dict]) -> str:
@@ -84,7 +90,9 @@ def said_of_made_up(records: Sequence[dict]) -> str:
     reasons = [reason for record in trained if (reason := why_made_up(record))]
     if not reasons:
         return ""
-    runs = f"{len(reasons)} of {len(trained)} runs trained" if len(trained) > 1 else "The run trained"
+    runs = (
+        f"{len(reasons)} of {len(trained)} runs trained" if len(trained) > 1 else "The run trained"
+    )
     why = " or ".join(dict.fromkeys(reasons))
     return f"{runs} on made-up data, because {why}, so their quality says nothing about real data."
 
@@ -107,7 +115,9 @@ def one_sided(own: dict, base: dict) -> list[str]:
     """Return what slowed or disturbed one of the two runs and not the other, with its precision."""
     found = []
     for record, other in ((own, base), (base, own)):
-        if set(slowdowns(record)) - set(slowdowns(other)) or (record["gpu_shared"] and not other["gpu_shared"]):
+        if set(slowdowns(record)) - set(slowdowns(other)) or (
+            record["gpu_shared"] and not other["gpu_shared"]
+        ):
             found += [f"{name_beside(record, other)} {text}" for text in conditions_of(record)]
     return found
 
@@ -136,14 +146,22 @@ def differences(own: dict, base: dict) -> list[str]:
     ):
         having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0][field]]
         found += [text.format(*having)] if len(having) == 1 else []
-    return found + list(filter(None, (order_difference(own, base), clocks_apart(own, base)))) + one_sided(own, base)
+    return (
+        found
+        + list(filter(None, (order_difference(own, base), clocks_apart(own, base))))
+        + one_sided(own, base)
+    )
 
 
 def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
     """Return why no outcome may be given for pairs of runs: heat, hardware or clock on one side only; else None."""
     for own, base in pairs:
         for record, other in ((own, base), (base, own)):
-            reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
+            reasons = [
+                name
+                for name in slowdowns(record)
+                if name not in slowdowns(other) and name != POWER_CAP
+            ]
             if reasons:
                 return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
         slower = min((own, base), key=lambda record: record["sm_clock_mhz_median"] or 0)
@@ -162,7 +180,9 @@ def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
     if len(pairs) < 2 or first not in ({True}, {False}):
         return None
     own, base = name_beside(*pairs[0]), name_beside(*pairs[0][::-1])
-    return f"{own} always ran before {base}" if first == {True} else f"{base} always ran before {own}"
+    return (
+        f"{own} always ran before {base}" if first == {True} else f"{base} always ran before {own}"
+    )
 
 
 def differences_in(pairs: Sequence[Pair]) -> list[str]:

@@ -60,7 +60,10 @@ def settled(record: dict) -> dict:
     The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps the metric.
     """
     metric, loss = record["metric"], record["train_loss"]
-    before, last = (gain_over_chance({**record, "metric": metric[:end]}) for end in (len(metric) - 1, len(metric)))
+    before, last = (
+        gain_over_chance({**record, "metric": metric[:end]})
+        for end in (len(metric) - 1, len(metric))
+    )
     if before is None or last is None or before <= last:
         return record
     if len(loss) < 3 or not all(one is not None and math.isfinite(one) for one in loss):
@@ -74,7 +77,11 @@ def find_diverged(records: Iterable[dict]) -> dict[str, str]:
 
     A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump does not count.
     """
-    ok_runs = [settled(record) for record in records if record["status"] == "ok" and not is_explanation(record)]
+    ok_runs = [
+        settled(record)
+        for record in records
+        if record["status"] == "ok" and not is_explanation(record)
+    ]
     gains: dict[str, list[float]] = {}
     for record in ok_runs:
         gain = gain_over_chance(record)
@@ -85,9 +92,13 @@ def find_diverged(records: Iterable[dict]) -> dict[str, str]:
     for record in ok_runs:
         gain = gain_over_chance(record)
         if skipped_fraction(record) > MOST:
-            found[record["run_id"]] = f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
+            found[record["run_id"]] = (
+                f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
+            )
         elif record["metric"] and last_metric(record) is None and any_metric:
-            found[record["run_id"]] = "its last metric is not finite where another precision has one"
+            found[record["run_id"]] = (
+                "its last metric is not finite where another precision has one"
+            )
         elif expected and gain is not None and gain < CHANCE * expected[0]:
             share = f"{gain:.0%} of the way from chance to perfect"
             reached = f"another precision ({expected[1]}) reached {expected[0]:.0%}"

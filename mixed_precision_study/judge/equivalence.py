@@ -14,7 +14,9 @@ WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 
 
-def quality_difference(own: Mapping[int, float], base: Mapping[int, float], one: Mapping) -> dict | None:
+def quality_difference(
+    own: Mapping[int, float], base: Mapping[int, float], one: Mapping
+) -> dict | None:
     """Return how the last metric of a precision differs from that of fp32, or None without a common seed.
 
     `own` and `base` are {seed: last metric}. `one` is a record of theirs, which says what the metric is and up to which
@@ -30,22 +32,34 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], one:
         beyond the margin.
     """
     seeds = sorted(own.keys() & base.keys())
-    is_ratio = one["metric_margin_is_share"] and all(min(own[seed], base[seed]) > 0 for seed in seeds)
+    is_ratio = one["metric_margin_is_share"] and all(
+        min(own[seed], base[seed]) > 0 for seed in seeds
+    )
     if not seeds:
         return None
     if is_ratio:
         changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
     else:
         changes = [own[seed] - base[seed] for seed in seeds]
-    found: dict = {"difference": fmean(changes), **dict.fromkeys(("low", "high", "low90", "high90"))}
+    found: dict = {
+        "difference": fmean(changes),
+        **dict.fromkeys(("low", "high", "low90", "high90")),
+    }
     if len(seeds) >= FEWEST_SEEDS:
         for names, level in ((("low", "high"), 0.95), (("low90", "high90"), 0.9)):
             half = half_width(changes, level)
             found[names[0]] = found["difference"] - half
             found[names[1]] = found["difference"] + half
     if is_ratio:
-        found = {name: None if value is None else exponential(value) - 1 for name, value in found.items()}
-    found |= {"metric": one["metric_name"], "margin": one["metric_margin"], "is_ratio": is_ratio, "seeds": len(seeds)}
+        found = {
+            name: None if value is None else exponential(value) - 1 for name, value in found.items()
+        }
+    found |= {
+        "metric": one["metric_name"],
+        "margin": one["metric_margin"],
+        "is_ratio": is_ratio,
+        "seeds": len(seeds),
+    }
     return found | {"outcome": outcome_of(found, one["metric_better"])}
 
 
@@ -55,7 +69,10 @@ def outcome_of(found: dict, better: str) -> str:
         return UNKNOWN
     margin = found["margin"]
     enough = found["seeds"] >= FEWEST_SEEDS_FOR_OUTCOME
-    inside = {"higher": margin and -margin < found["low90"], "lower": margin and found["high90"] < margin}
+    inside = {
+        "higher": margin and -margin < found["low90"],
+        "lower": margin and found["high90"] < margin,
+    }
     if enough and all(inside.values()):
         return EQUIVALENT
     excludes_0 = not found["low"] <= 0 <= found["high"]

@@ -22,8 +22,14 @@ def explain(runs: list[dict]) -> None:
 
 def complete(run: dict, explained: dict, part: str) -> None:
     """Give a run a part of the explanation, where it has nothing of that part."""
-    names = [name for name, place in PLACES.items() if place[-1] == part and name != "explanation_seconds"]
-    measured = [name for name in names if not name.endswith("_reason") and name not in ALWAYS_MEASURED]
+    names = [
+        name
+        for name, place in PLACES.items()
+        if place[-1] == part and name != "explanation_seconds"
+    ]
+    measured = [
+        name for name in names if not name.endswith("_reason") and name not in ALWAYS_MEASURED
+    ]
     if all(run[name] in (None, []) for name in measured):
         run.update({name: explained[name] for name in names})
         set_against_own_time(run, part)
@@ -31,7 +37,11 @@ def complete(run: dict, explained: dict, part: str) -> None:
 
 def set_against_own_time(run: dict, part: str) -> None:
     """Set what a step does, counted elsewhere, against the time that a step of this run took."""
-    milliseconds, busy, flops = run["step_ms_median"], run["gpu_busy_ms_per_step"], run["flops_per_step"]
+    milliseconds, busy, flops = (
+        run["step_ms_median"],
+        run["gpu_busy_ms_per_step"],
+        run["flops_per_step"],
+    )
     achieved = run["achieved_tflop_per_second"]
     if part == "kernels" and milliseconds and busy:
         run["gpu_busy_fraction"] = min(1.0, busy / milliseconds)

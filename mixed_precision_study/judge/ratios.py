@@ -93,9 +93,13 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
     """
 
     def timed(records):
-        kept = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
+        kept = [
+            record for record in records if record["status"] == "ok" and not is_explanation(record)
+        ]
         names = ("started_at", "run_id", "path")
-        return sorted(kept, key=lambda record: tuple(record.get(name) or "" for name in names), reverse=True)
+        return sorted(
+            kept, key=lambda record: tuple(record.get(name) or "" for name in names), reverse=True
+        )
 
     found, free = [], timed(base_runs)
     for run in timed(runs):
@@ -131,7 +135,9 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
-    graph = all("cuda_graph" in (one["settings"].get("execution") or "") for pair in pairs for one in pair)
+    graph = all(
+        "cuda_graph" in (one["settings"].get("execution") or "") for pair in pairs for one in pair
+    )
     logarithms = by_process(usable)
     ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     by_host: dict[object, list] = {}
@@ -140,9 +146,13 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     ends = [exponential(fmean(by_process(one))) for one in by_host.values()]
     if len(ends) >= FEWEST_HOSTS and not graph:
         ratio = median(ends)
-        interval = interval_of(list(map(logarithm_of, ends)) if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL else [])
+        interval = interval_of(
+            list(map(logarithm_of, ends)) if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL else []
+        )
     slowed = f"{len(every) - len(fair)} of {len(every)} pairs were slowed by heat or hardware and are left out"
-    median_ratio = exponential(fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs))
+    median_ratio = exponential(
+        fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs)
+    )
     return {
         "ratio": ratio,
         **interval,
@@ -175,7 +185,11 @@ def interval_of(logarithms: list[float]) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
     if len(logarithms) < FEWEST_PROCESSES:
         return dict.fromkeys(INTERVAL_FIELDS)
-    middle, half, half90 = fmean(logarithms), half_width(logarithms, 0.95), half_width(logarithms, 0.9)
+    middle, half, half90 = (
+        fmean(logarithms),
+        half_width(logarithms, 0.95),
+        half_width(logarithms, 0.9),
+    )
     ends = [exponential(middle + one) for one in (-half, half, -half90, half90)]
     smallest = max(exponential(half), SMALLEST_CLAIMED) - 1
     return dict(zip(INTERVAL_FIELDS, (*ends, p_value(logarithms), smallest), strict=True))
@@ -184,5 +198,19 @@ def interval_of(logarithms: list[float]) -> dict:
 def unpaired_ratio(ratio: float) -> dict:
     """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
     unknown = dict.fromkeys((*INTERVAL_FIELDS, "unlike", "one_order", "untrained", "lost"))
-    counts = {"processes": 0, "hosts": 0, "lowest": ratio, "highest": ratio, "seeds": 0, "seconds": 0}
-    return {"ratio": ratio, **unknown, **counts, "median_ratio": ratio, "apart": False, "differences": []}
+    counts = {
+        "processes": 0,
+        "hosts": 0,
+        "lowest": ratio,
+        "highest": ratio,
+        "seeds": 0,
+        "seconds": 0,
+    }
+    return {
+        "ratio": ratio,
+        **unknown,
+        **counts,
+        "median_ratio": ratio,
+        "apart": False,
+        "differences": [],
+    }

@@ -36,5 +36,7 @@ def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:
         return False
     if fmean(one.epoch_seconds for one in own) >= fmean(one.epoch_seconds for one in base):
         return False
-    needed, base_needed = ([one.seconds for one in runs if one.seconds is not None] for runs in (own, base))
+    needed, base_needed = (
+        [one.seconds for one in runs if one.seconds is not None] for runs in (own, base)
+    )
     return len(needed) < len(own) or fmean(needed) > fmean(base_needed)

@@ -50,7 +50,9 @@ def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
         return None
     own, base = pairs[0]
     last = [[last_metric(pair[side]) for pair in pairs] for side in (0, 1)]
-    ends = " against ".join(f"{median(one for one in found if one is not None):.3g}" for found in last)
+    ends = " against ".join(
+        f"{median(one for one in found if one is not None):.3g}" for found in last
+    )
     return f"{own['precision']} did not train as {base['precision']} did: its {metric_name(own)} ends at {ends}"
 
 
@@ -91,6 +93,9 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
     if runs[0]["precision"] not in NO_FP32_WEIGHTS and found["outcome"] != WORSE:
         return None
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
-    nearest = runs[0]["precision"] == "bf16_true" and runs[0]["settings"].get("rounding", "nearest") == "nearest"
+    nearest = (
+        runs[0]["precision"] == "bf16_true"
+        and runs[0]["settings"].get("rounding", "nearest") == "nearest"
+    )
     remedy = ' (try rounding="stochastic")' if nearest else ""
     return f"its {metric_name(one)} ends at {ends[0]:.3g}, not {ends[1]:.3g}{remedy}"

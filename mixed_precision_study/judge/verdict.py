@@ -8,7 +8,11 @@ from .ratios import FEWEST_PROCESSES, SMALLEST_CLAIMED
 
 SHORTEST_SECONDS = 2.0  # of timed training, in each run of the two precisions
 SAME_FROM, SAME_TO = 0.95, 1.05  # the 90% interval lies inside: two one-sided tests at 5%
-STATUS_WORDS = {"oom": "ran out of memory", "unsupported": "cannot run here", "timeout": "took too long"}
+STATUS_WORDS = {
+    "oom": "ran out of memory",
+    "unsupported": "cannot run here",
+    "timeout": "took too long",
+}
 
 FASTER, SLOWER = "faster", "slower"
 LITTLE_FASTER, LITTLE_SLOWER = "faster, by less than 5%", "slower, by less than 5%"
@@ -52,7 +56,9 @@ def outcome_of(speedup: dict) -> str:
     within = speedup["low90"] > SAME_FROM and speedup["high90"] < SAME_TO and not one_order
     ratio = speedup["ratio"]
     low, high = (SAME_FROM, SAME_TO) if one_order else (1, 1)
-    tells = (speedup["low"] > high or speedup["high"] < low) and max(ratio, 1 / ratio) >= SMALLEST_CLAIMED
+    tells = (speedup["low"] > high or speedup["high"] < low) and max(
+        ratio, 1 / ratio
+    ) >= SMALLEST_CLAIMED
     if tells and within:
         return LITTLE_FASTER if ratio > 1 else LITTLE_SLOWER
     if tells:
@@ -91,7 +97,9 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
     if base["status"] != "ok":
         reason = f"; {because}" if with_reason else ""
         return f"{name} has no {against} to be compared with ({base['status']}){reason}."
-    disturbed = [f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)]
+    disturbed = [
+        f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)
+    ]
     disturbed += speedup["differences"] if speedup else []
     warning = f"Caution: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
     word = judge(speedup)
@@ -104,7 +112,9 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
     if speedup["lost"]:
         amount += f", but {speedup['lost']}"
     if speedup["apart"]:
-        amount += f"; its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer"
+        amount += (
+            f"; its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer"
+        )
     if not with_reason:
         return f"{warning}{name} is {amount}."
     half = record["fp16_kernel_fraction"] or 0

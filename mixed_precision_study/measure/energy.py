@@ -62,7 +62,10 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
         if sample["bits"] is not None
     ]
     if reasons:
-        shares = {name: sum(bool(bits & bit) for bits in reasons) / len(reasons) for bit, name in THROTTLES.items()}
+        shares = {
+            name: sum(bool(bits & bit) for bits in reasons) / len(reasons)
+            for bit, name in THROTTLES.items()
+        }
         record.throttle_fractions = [[name, share] for name, share in shares.items() if share]
         record.throttled = any(share >= DISTURBED for share in shares.values())
     others = [others_of(pids, own_is_there=True) for pids in known("pids")]

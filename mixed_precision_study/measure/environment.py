@@ -30,16 +30,22 @@ def choose_device() -> Any:
     # the progress bars here are plain text
     warnings.filterwarnings("ignore", message="IProgress not found")
     if torch.__version__ < "2.9":  # compared as a version, not as a text
-        raise UserError(f"PyTorch {torch.__version__} is too old, because 2.9 is needed; pip install -U torch")
+        raise UserError(
+            f"PyTorch {torch.__version__} is too old, because 2.9 is needed; pip install -U torch"
+        )
     if not torch.cuda.is_initialized():  # otherwise this process uses the GPU already
         remember_gpus()
     # AMD says cuda
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
-        raise UserError(f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why.")
+        raise UserError(
+            f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why."
+        )
     if device.type == "cuda":
-        print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
+        print(
+            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used."
+        )
     else:
         print(
             "No GPU: everything runs on the CPU. That checks the installation; the timings mean nothing. To get a GPU,"
@@ -68,7 +74,11 @@ def host_identity() -> str | None:
     identity = platform.node() + "".join(sorted(uuid for _, uuid, _ in installed_gpus()))
     with suppress(OSError):
         identity += Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace").strip()
-    return hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12] if identity else None
+    return (
+        hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12]
+        if identity
+        else None
+    )
 
 
 def process_identity() -> str:
@@ -88,7 +98,9 @@ def describe_environment(record: RunRecord, device: Any) -> None:
     record.python_version = platform.python_version()
     record.host_platform = platform.platform(terse=True)
     # A container may allow fewer cores than there are, but not every system says so.
-    record.host_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    record.host_cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
     record.host_threads = torch.get_num_threads()
     record.host_cpu = cpu_model()
     record.host_id = host_identity()

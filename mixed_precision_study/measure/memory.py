@@ -42,7 +42,9 @@ def release_memory(device: torch.device) -> None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that the device or the host has too little memory."""
     signs = ("out of memory", "_ALLOC_FAILED", "not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in signs)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        sign in str(error) for sign in signs
+    )
 
 
 def clear_tracebacks(error: BaseException | None) -> None:

@@ -19,8 +19,12 @@ THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the G
 }
 # these say that the clock was set, even to the highest; below that they slow the GPU
 CLOCKS_SET = 0x2 | 0x10
-LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
-FAULT_WORDS = re.compile("unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
+LOST_WORDS = re.compile(
+    r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE
+)
+FAULT_WORDS = re.compile(
+    "unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE
+)
 # by the UUID as PyTorch prints it, before this process used a GPU
 GPUS_BEFORE_USE: dict[str, dict] = {}
 
@@ -139,7 +143,10 @@ def is_lost(uuid: str, text: str, answered: bool) -> bool:
     """
     gpu = NvmlGpu(uuid)
     silent = gpu.used_mib() is None
-    return bool(gpu.lost or (silent and (LOST_WORDS.search(text) or (answered and FAULT_WORDS.search(text)))))
+    return bool(
+        gpu.lost
+        or (silent and (LOST_WORDS.search(text) or (answered and FAULT_WORDS.search(text))))
+    )
 
 
 def memory_is_free(uuid: str, before: float | None) -> bool:

@@ -7,9 +7,13 @@ import subprocess
 import sys
 
 # {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
-REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn", "pydantic")}
+REPORT_PACKAGES = {
+    name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn", "pydantic")
+}
 REPORT_PACKAGES |= {"yaml": "PyYAML"}
-EXPERIMENT_PACKAGES = REPORT_PACKAGES | {name: name for name in ("torch", "torchvision", "tqdm", "psutil")}
+EXPERIMENT_PACKAGES = REPORT_PACKAGES | {
+    name: name for name in ("torch", "torchvision", "tqdm", "psutil")
+}
 IMAGE_PACKAGES = EXPERIMENT_PACKAGES | {"timm": "timm"}
 
 
@@ -25,7 +29,9 @@ def require_packages(packages: dict[str, str]) -> None:
 
     Elsewhere, and where pip fails, raise UserError with the command that installs them.
     """
-    missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
+    missing = [
+        name for module, name in packages.items() if importlib.util.find_spec(module) is None
+    ]
     if not missing:
         return
     command = f"install them with: pip install {' '.join(missing)}"
@@ -34,5 +40,7 @@ def require_packages(packages: dict[str, str]) -> None:
     try:
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
     except (OSError, subprocess.CalledProcessError):
-        raise UserError(f"pip could not install what is missing; look above why, or {command}") from None
+        raise UserError(
+            f"pip could not install what is missing; look above why, or {command}"
+        ) from None
     importlib.invalidate_caches()  # or the new packages are not found

@@ -22,7 +22,11 @@ def check_fp16(device: torch.device) -> str:
     exact = torch.nn.functional.conv2d(image, weight, padding=1)
     half = torch.nn.functional.conv2d(image.half(), weight.half(), padding=1).float()
     error = ((half - exact).norm() / exact.norm()).item()
-    return "passed" if error < 0.01 else f"a convolution in fp16 differs from fp32 by {error:.2g} of its norm"
+    return (
+        "passed"
+        if error < 0.01
+        else f"a convolution in fp16 differs from fp32 by {error:.2g} of its norm"
+    )
 
 
 def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
@@ -35,7 +39,9 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         fp16 = check_fp16(device)  # the first kernels of the notebook
     except RuntimeError as error:
         if "no kernel image" in str(error):
-            raise UserError(f"This PyTorch has no kernels for the {properties.name}; {OTHER_WHEEL}.") from None
+            raise UserError(
+                f"This PyTorch has no kernels for the {properties.name}; {OTHER_WHEEL}."
+            ) from None
         raise
     gpu = NvmlGpu(str(properties.uuid))
     before = gpu_before_use(str(properties.uuid))
@@ -43,7 +49,11 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     power = gpu.ask("EnforcedPowerLimit")  # milliwatts
     usual_power = gpu.ask("PowerManagementDefaultLimit")
     bits = gpu.ask("CurrentClocksThrottleReasons")
-    throttles = "unknown" if bits is None else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
+    throttles = (
+        "unknown"
+        if bits is None
+        else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
+    )
     # 1: the streaming multiprocessors
     now, most = gpu.ask("ClockInfo", 1), gpu.ask("MaxClockInfo", 1)
     facts = {
@@ -52,7 +62,9 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
         "bf16": "native" if native else "emulated",
         "free memory": f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of {properties.total_memory / MIB:,.0f} MiB",
-        "others on the GPU": "unknown" if others is None else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
+        "others on the GPU": "unknown"
+        if others is None
+        else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
         "SM clock": "unknown" if None in (now, most) else f"{now:,} MHz now, {most:,} MHz at most",
         "power cap": "unknown" if power is None else f"{power / 1000:.0f} W",
         "throttled now": throttles,
@@ -77,7 +89,10 @@ def clear_workspaces() -> None:
 
 
 def show_preflight(
-    device: torch.device, execution: str, precisions: Iterable[str], check_supported: Callable[..., None]
+    device: torch.device,
+    execution: str,
+    precisions: Iterable[str],
+    check_supported: Callable[..., None],
 ) -> dict:
     """Check the device within seconds, print what was found and which modes can run, and return fields for the records.
 

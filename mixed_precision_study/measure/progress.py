@@ -18,7 +18,13 @@ def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tq
     So a step costs an addition to its `n`, and its `desc` says what is going on. If MIXED_PRECISION_PROGRESS names a
     file, both are written there. run_all.py sets tqdm's own TQDM_DISABLE, so that nothing is drawn.
     """
-    bar = tqdm(total=total, desc=label, file=sys.stdout, leave=False, bar_format=None if total else "{desc} {elapsed}")
+    bar = tqdm(
+        total=total,
+        desc=label,
+        file=sys.stdout,
+        leave=False,
+        bar_format=None if total else "{desc} {elapsed}",
+    )
     bar.desc = label  # a bar that is not drawn has none
     path = os.environ.get("MIXED_PRECISION_PROGRESS")
     ended = threading.Event()
@@ -27,7 +33,9 @@ def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tq
         if path:
             # a full disk does not end a run
             with suppress(OSError), written_whole(path) as temporary:
-                temporary.write_text(f"{bar.desc}, step {bar.n}/{bar.total}" if bar.total else bar.desc)
+                temporary.write_text(
+                    f"{bar.desc}, step {bar.n}/{bar.total}" if bar.total else bar.desc
+                )
 
     def keep_showing() -> None:
         while not ended.wait(seconds):

@@ -33,7 +33,11 @@ def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
         pipes: dict = {"stdin": subprocess.PIPE, "stdout": lines, "stderr": subprocess.DEVNULL}
         child = subprocess.Popen(command, env=environment, **pipes)
         until = time.perf_counter() + START_SECONDS
-        while os.fstat(lines.fileno()).st_size == 0 and child.poll() is None and time.perf_counter() < until:
+        while (
+            os.fstat(lines.fileno()).st_size == 0
+            and child.poll() is None
+            and time.perf_counter() < until
+        ):
             time.sleep(0.01)  # the child's start would disturb the timing
         try:
             yield
@@ -41,7 +45,9 @@ def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
             child.kill()
             child.communicate()
             lines.seek(0)
-            samples.extend(json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n"))
+            samples.extend(
+                json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")
+            )
 
 
 def print_samples(uuid: str) -> None:

@@ -43,7 +43,9 @@ class StepClock:
         synchronize(self.device)
         seconds = time.perf_counter() - self.began
         steps, on_gpu = itertools.pairwise(self.marks), self.device.type == "cuda"
-        return seconds, [start.elapsed_time(end) if on_gpu else (end - start) * 1000 for start, end in steps]
+        return seconds, [
+            start.elapsed_time(end) if on_gpu else (end - start) * 1000 for start, end in steps
+        ]
 
 
 def synchronize(device: torch.device) -> None:
@@ -52,7 +54,10 @@ def synchronize(device: torch.device) -> None:
 
 
 def count_syncs(
-    take_step: Callable[[Any], Any], batches: Callable[[], Iterable], steps: int, device: torch.device
+    take_step: Callable[[Any], Any],
+    batches: Callable[[], Iterable],
+    steps: int,
+    device: torch.device,
 ) -> float | None:
     """Call take_step(batch) `steps` times and return how often each waited for the GPU on average.
 
@@ -83,7 +88,10 @@ def read_compiler(compiled: bool) -> dict:
         return {"graphs": 0, "seconds": 0.0}
     from torch._dynamo.utils import calculate_time_spent, counters
 
-    return {"graphs": counters["stats"]["unique_graphs"], "seconds": calculate_time_spent()["total_wall_time"]}
+    return {
+        "graphs": counters["stats"]["unique_graphs"],
+        "seconds": calculate_time_spent()["total_wall_time"],
+    }
 
 
 def waited_for(batches: Iterable, waits: list[float]) -> Iterator:

@@ -47,17 +47,26 @@ def section(tables: Tables) -> Section:
         return section
     articles = read_articles()
     testable = articles.untestable.isna()
-    articles["ours"] = [counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()]
+    articles["ours"] = [
+        counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()
+    ]
     matched = articles[articles.ours.map(bool)]
     if matched.empty:
         return section
     section.parts.append(File("articles.csv", csv_of(claims(articles))))
     section.title = "Beside the articles"
-    times = matched[(matched.quantity == "time") & (matched.baseline == "fp32") & matched.model.notna()]
+    times = matched[
+        (matched.quantity == "time") & (matched.baseline == "fp32") & matched.model.notna()
+    ]
     if len(times):
-        times = times.assign(theirs=times.value_baseline / times.value, own=[found[0]["ratio"] for found in times.ours])
+        times = times.assign(
+            theirs=times.value_baseline / times.value,
+            own=[found[0]["ratio"] for found in times.ours],
+        )
         times["name"] = [found[0]["name"] for found in times.ours]
-        times["held"] = [held(theirs, found[0]) for theirs, found in zip(times.theirs, times.ours, strict=True)]
+        times["held"] = [
+            held(theirs, found[0]) for theirs, found in zip(times.theirs, times.ours, strict=True)
+        ]
         same = count(len(times), "published speed-up")
         section.title = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
         section.chart(draw(times), "articles", f"{section.title}.")
@@ -70,12 +79,18 @@ def section(tables: Tables) -> Section:
                 for how, some in rows.groupby("held", sort=False)
             ]
             direction = ", but ".join(parts) if len(parts) > 1 else rows.held.iloc[0]
-            section.say(f"- {found}, and here it is {own} (n = {processes}). Its direction {direction}.")
+            section.say(
+                f"- {found}, and here it is {own} (n = {processes}). Its direction {direction}."
+            )
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
-    section.say(f"{(~testable).sum()} of {len(articles)} published figures cannot be tested here: {reasons}.")
+    section.say(
+        f"{(~testable).sum()} of {len(articles)} published figures cannot be tested here: {reasons}."
+    )
     missing = testable.sum() - len(matched)
-    section.say(f"{missing} have no counterpart among these runs. articles.csv has each figure beside ours.")
+    section.say(
+        f"{missing} have no counterpart among these runs. articles.csv has each figure beside ours."
+    )
     return section
 
 
@@ -83,7 +98,9 @@ def held(theirs: float, ours: dict) -> str:
     """Return whether the direction of an article's ratio holds here, as the middle of a sentence."""
     if ours["low"] and ours["low"] <= 1 <= ours["high"]:
         return "is undecided"
-    up, down = ((ratio > 1 + TIME_MARGIN, ratio < 1 - TIME_MARGIN) for ratio in (theirs, ours["ratio"]))
+    up, down = (
+        (ratio > 1 + TIME_MARGIN, ratio < 1 - TIME_MARGIN) for ratio in (theirs, ours["ratio"])
+    )
     return HOLDS if up == down else "does not hold"
 
 
@@ -103,7 +120,10 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
         elif re.search("accuracy|loss", row.quantity):
             theirs, own = value - base, ours["value"] - ours["base"] if ours else None
         else:
-            theirs, own = base / value if row.quantity == "time" else value / base, ours.get("ratio")
+            theirs, own = (
+                base / value if row.quantity == "time" else value / base,
+                ours.get("ratio"),
+            )
         batch = f"batch {row.batch:g}" if row.batch > 0 else None
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
         line = {
@@ -135,13 +155,25 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     best: dict[str, tuple] = {}
     for number in fitting(tables, row, row.settings):
         comparison = tables.comparisons.loc[number]
-        bases = [number] if pd.isna(row.settings_baseline) else fitting(tables, row, row.settings_baseline)
+        bases = (
+            [number]
+            if pd.isna(row.settings_baseline)
+            else fitting(tables, row, row.settings_baseline)
+        )
         bases = [base for base in bases if tables.comparisons.device[base] == comparison.device]
         whole = not comparison.settings.get("max_steps")
-        gap = abs((comparison.settings.get("epochs") or 0) - (0 if pd.isna(row.epochs) else row.epochs))
+        gap = abs(
+            (comparison.settings.get("epochs") or 0) - (0 if pd.isna(row.epochs) else row.epochs)
+        )
         for precision in filter(None, (row.precision, STAND_IN.get(row.precision))):
             own = tables.runs(number, precision)
-            base = [] if pd.isna(row.baseline) else tables.runs(bases[0], row.baseline) if bases else []
+            base = (
+                []
+                if pd.isna(row.baseline)
+                else tables.runs(bases[0], row.baseline)
+                if bases
+                else []
+            )
             if not own or not (base or pd.isna(row.baseline)):
                 continue
             found: dict[str, Any] = comparison[["name", "device"]].to_dict() | {
@@ -155,13 +187,27 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
                 if found["outcome"] == FEW_HOSTS:
                     found |= {"low": found["lowest"], "high": found["highest"]}
             else:
-                sides = [pd.Series([figure_of(run, row.quantity) for run in runs]).median() for runs in (own, base)]
+                sides = [
+                    pd.Series([figure_of(run, row.quantity) for run in runs]).median()
+                    for runs in (own, base)
+                ]
                 if pd.isna(sides[0]) or (base and pd.isna(sides[1])):
                     continue
-                found |= {"value": sides[0], "base": sides[1], "ratio": sides[0] / sides[1] if base else None}
+                found |= {
+                    "value": sides[0],
+                    "base": sides[1],
+                    "ratio": sides[0] / sides[1] if base else None,
+                }
             length = -gap if "accuracy" in row.quantity else 0
             processes = found.get("processes", len(own))
-            rank = (precision == row.precision, bool(found.get("low")), whole, length, processes, -gap)
+            rank = (
+                precision == row.precision,
+                bool(found.get("low")),
+                whole,
+                length,
+                processes,
+                -gap,
+            )
             if comparison.model not in best or rank > best[comparison.model][0]:
                 best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]
@@ -173,9 +219,16 @@ def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
     wanted |= {} if pd.isna(settings) else dict(one.split("=") for one in settings.split())
     numbers = []
     for number, ours in tables.comparisons.iterrows():
-        known = {name: f"{one:g}" if isinstance(one, int | float) else str(one) for name, one in ours.settings.items()}
+        known = {
+            name: f"{one:g}" if isinstance(one, int | float) else str(one)
+            for name, one in ours.settings.items()
+        }
         batch = "max" if row.quantity == "largest batch" else row.batch
-        fits = ours.notebook == row.experiment and ours["data"] == row.data and known.get("device_type") == "cuda"
+        fits = (
+            ours.notebook == row.experiment
+            and ours["data"] == row.data
+            and known.get("device_type") == "cuda"
+        )
         fits &= pd.isna(row.model) or ours.model == row.model
         fits &= (ours.batch != "max") if pd.isna(batch) else ours.batch == batch
         fits &= ours.execution == "eager" or row.quantity.endswith("accuracy")
@@ -196,7 +249,14 @@ def figure_of(run: dict, quantity: str) -> float | None:
         return max((one for one in run["metric"] if one is not None), default=None)
     if logged := re.fullmatch(r"train (loss|accuracy) at step (\d+)", quantity):
         column = {"loss": 2, "accuracy": 3}[logged[1]]
-        return next((line[column] for line in run["training_log"] if tuple(line[:2]) == (1, int(logged[2]))), None)
+        return next(
+            (
+                line[column]
+                for line in run["training_log"]
+                if tuple(line[:2]) == (1, int(logged[2]))
+            ),
+            None,
+        )
     return last_metric(run) if quantity == "accuracy" else None
 
 
@@ -204,7 +264,10 @@ def draw(times: pd.DataFrame) -> list[Figure]:
     """Draw a line for each training: a diamond for ours, with its interval, and a ring for each article's card."""
     used = times.assign(used=[found[0]["precision"] for found in times.ours])
     groups = list(used.groupby(["name", "batch", "used"], sort=False, dropna=False))
-    ends = times[["theirs", "own"]].min(axis=None) / 1.35, times[["theirs", "own"]].max(axis=None) * 1.25
+    ends = (
+        times[["theirs", "own"]].min(axis=None) / 1.35,
+        times[["theirs", "own"]].max(axis=None) * 1.25,
+    )
     half = (len(groups) + 1) // 2
     return [draw_panel(part, ends) for part in (groups[:half], groups[half:]) if part]
 
@@ -212,25 +275,50 @@ def draw(times: pd.DataFrame) -> list[Figure]:
 def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
     # hides the dotted line behind the name of a card
     ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 0}
-    near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "bbox": ground, "zorder": 1}
+    near: dict[str, Any] = {
+        "textcoords": "offset points",
+        "ha": "center",
+        "bbox": ground,
+        "zorder": 1,
+    }
     with chart_style():
         figure, axes = plt.subplots(figsize=(PANEL, 0.8 + 0.62 * len(groups)), layout="constrained")
         for place, ((name, batch, precision), rows) in enumerate(groups):
             ours, ratios = rows.ours.iloc[0][0], [*rows.theirs, *rows.own]
             axes.vlines(1, place - 0.15, place + 0.15, color=SOFT, linestyle=":", zorder=0)
             axes.hlines(place, min(ratios), max(ratios), color=SOFT, linewidth=1.5)
-            axes.plot(rows.theirs, [place] * len(rows), "o", markerfacecolor="none", markeredgecolor=SOFT)
+            axes.plot(
+                rows.theirs, [place] * len(rows), "o", markerfacecolor="none", markeredgecolor=SOFT
+            )
             axes.plot(ours["ratio"], place, "D", color=COLOURS[precision], gid=f"ours {place}")
             if ours["low"]:
-                axes.hlines(place, ours["low"], ours["high"], color=COLOURS[precision], linewidth=4, alpha=0.5)
+                axes.hlines(
+                    place,
+                    ours["low"],
+                    ours["high"],
+                    color=COLOURS[precision],
+                    linewidth=4,
+                    alpha=0.5,
+                )
             axes.annotate(ours["device"], (ours["ratio"], place), (0, 5), **near)
             for card, ratio in rows.groupby("card").theirs.mean().items():
                 axes.annotate(card, (ratio, place), (0, -6), va="top", **near)
-            label = f"{name}, {'' if pd.isna(batch) else f'batch {batch:g}, '}{short_name(precision)}"
-            axes.annotate(label, (0, place), (0, 17), axes.get_yaxis_transform(), "offset points", weight="bold")
+            label = (
+                f"{name}, {'' if pd.isna(batch) else f'batch {batch:g}, '}{short_name(precision)}"
+            )
+            axes.annotate(
+                label,
+                (0, place),
+                (0, 17),
+                axes.get_yaxis_transform(),
+                "offset points",
+                weight="bold",
+            )
         axes.set(xscale="log", xlim=ends, ylim=(len(groups) - 0.45, -0.75), yticks=[])
         axes.set_xlabel("times as fast as fp32\nring: the article, diamond: here")
-        axes.set_xticks([tick for tick in (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20) if ends[0] < tick < ends[1]])
+        axes.set_xticks(
+            [tick for tick in (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20) if ends[0] < tick < ends[1]]
+        )
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}×"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.spines["left"].set_visible(False)
@@ -246,7 +334,12 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
         name = "any model" if pd.isna(first.model) else ours[0]["name"]
         name += " (assumed)" if "assumed" in str(first.note) else ""
         scale = first.settings if first.baseline == first.precision else ""
-        parts = [name, f"batch {first.batch:g}" if first.batch > 0 else "", short_name(first.precision), scale]
+        parts = [
+            name,
+            f"batch {first.batch:g}" if first.batch > 0 else "",
+            short_name(first.precision),
+            scale,
+        ]
         here = list(dict.fromkeys(ours_text(row.quantity, row.ours) for row in rows.itertuples()))
         if ours[0]["precision"] != first.precision:
             here.append(f"in {short_name(ours[0]['precision'])}")
@@ -275,7 +368,10 @@ def theirs_text(row: Any) -> str:
         return str(row.note).partition("; ")[2]
     ratio = row.value / row.value_baseline
     return text_of(
-        row.quantity, row.value / gib, row.value_baseline / gib, 1 / ratio if row.quantity == "time" else ratio
+        row.quantity,
+        row.value / gib,
+        row.value_baseline / gib,
+        1 / ratio if row.quantity == "time" else ratio,
     )
 
 
@@ -302,4 +398,6 @@ def text_of(quantity: str, value: Any, base: Any, ratio: Any) -> str:
         change = "" if pd.isna(base) else f"{ratio - 1:+.0%}".replace("-", "−")
         return f"{name} {'the same' if change in ('+0%', '−0%') else change or f'{value:.1f} GiB'}"
     form = ".1%" if "accuracy" in quantity else ".3f"
-    return f"{quantity.removeprefix('train ')}: {value:{form}}" + ("" if pd.isna(base) else f" against {base:{form}}")
+    return f"{quantity.removeprefix('train ')}: {value:{form}}" + (
+        "" if pd.isna(base) else f" against {base:{form}}"
+    )

@@ -85,7 +85,9 @@ STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
     "svg.fonttype": "none",
     "svg.hashsalt": "chart",
     "figure.max_open_warning": 0,
-    **dict.fromkeys(("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+    **dict.fromkeys(
+        ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9
+    ),
 }
 
 
@@ -101,8 +103,16 @@ def chart_style() -> Iterator[None]:
 
 def opening(bars: pd.DataFrame) -> list[Figure]:
     """Draw the rows of bars_of() as bars, a panel of eight at most for each model and task, all equally wide."""
-    bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
-    panels = [panel for _, rows in bars.groupby(["model", "task"], sort=False) for panel in panels_of(rows)]
+    bars = bars.astype(
+        dict.fromkeys(
+            ("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float
+        )
+    )
+    panels = [
+        panel
+        for _, rows in bars.groupby(["model", "task"], sort=False)
+        for panel in panels_of(rows)
+    ]
     room = max(FEWEST_BARS, *(panel.x.max() + 1 for panel in panels))
     lines = max(name.count("\n") for panel in panels for name in panel.block)
     with chart_style():
@@ -112,17 +122,24 @@ def opening(bars: pd.DataFrame) -> list[Figure]:
 def opening_note(bars: pd.DataFrame) -> str:
     """Return what the labels and marks of the opening figure mean, as Markdown; it names only what is there."""
     baselines = [short_name(name) for name in ORDER if name in set(bars.baseline)]
-    others = bars[~bars.precision.isin(["fp32", "tf32"]) | bars.ratio.notna() & (bars.precision != bars.baseline)]
+    others = bars[
+        ~bars.precision.isin(["fp32", "tf32"])
+        | bars.ratio.notna() & (bars.precision != bars.baseline)
+    ]
     texts = []
     if others.ratio.notna().any():
-        texts.append(f"The labels on the bars compare with {' or '.join(baselines)} of the same block.")
+        texts.append(
+            f"The labels on the bars compare with {' or '.join(baselines)} of the same block."
+        )
     lacking = list(bars[bars.baseline == "fp32"].model.unique())
     if len(baselines) == 2:
         texts.append(f"{listed(lacking)} had no run in TF32, so fp32 takes its place there.")
     if ((others.low <= 1) & (others.high >= 1)).any():
         texts.append("~ means that 1 lies in the 95% interval.")
     if (others.ratio.notna() & others.low.isna()).any():
-        texts.append("A ratio in grey has no interval, because it rests on too few processes or hosts.")
+        texts.append(
+            "A ratio in grey has no interval, because it rests on too few processes or hosts."
+        )
     if others.stands.fillna(False).astype(bool).any():
         texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:
@@ -136,7 +153,9 @@ def opening_note(bars: pd.DataFrame) -> str:
 
 def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """Split the bars of a model into panels of whole blocks, with `x`, their place, and `block`, the name below."""
-    rows = rows.assign(**{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in BAR_PARTS})
+    rows = rows.assign(
+        **{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in BAR_PARTS}
+    )
     panels: list[list[pd.DataFrame]] = []
     for _, block in rows.groupby("comparison", sort=False):
         block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
@@ -146,7 +165,9 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
         name = " · ".join(filter(None, block[["way", "more"]].iloc[0]))
         x = [start + place for place in range(len(block))]
         panels[-1].append(
-            block.assign(x=x, block=textwrap.fill(name, max(12, 6 * len(block) - 1)).replace(" ·\n", "\n"))
+            block.assign(
+                x=x, block=textwrap.fill(name, max(12, 6 * len(block) - 1)).replace(" ·\n", "\n")
+            )
         )
     return [pd.concat(blocks, ignore_index=True) for blocks in panels]
 
@@ -167,7 +188,11 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, linespacing=1.25, **name)
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
     over = bars[bars.ratio.notna() & (bars.precision != bars.baseline)].baseline.map(short_name)
-    marks = (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}") if len(over) else ("", "")
+    marks = (
+        (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}")
+        if len(over)
+        else ("", "")
+    )
     for place, (part, high) in enumerate(BAR_PARTS[: 1 + gib]):
         top, inches = tops[part]
         axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
@@ -176,15 +201,26 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
         if len(known := bars.dropna(subset=part)):
             sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
         most = bars[f"most_{part}"].iloc[0]
-        axes.set(xlim=(-0.5, room - 0.5), ylim=(0, most if most > 0 else 1), xticks=[], yticks=[], xlabel="", ylabel="")
+        axes.set(
+            xlim=(-0.5, room - 0.5),
+            ylim=(0, most if most > 0 else 1),
+            xticks=[],
+            yticks=[],
+            xlabel="",
+            ylabel="",
+        )
         axes.spines["left"].set_visible(False)
         label_bars(axes, bars, part, high, inches)
     axes = figure.axes[0]
     below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
     for bar in bars.itertuples():
-        axes.annotate(short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below)
+        axes.annotate(
+            short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below
+        )
     for _, block in bars.groupby("comparison", sort=False):
-        axes.annotate(block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=9.5, **below)
+        axes.annotate(
+            block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=9.5, **below
+        )
     return figure
 
 
@@ -202,18 +238,39 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
         if pd.isna(height):
             if part == "seconds":
                 why = STATUS.get(bar.status, bar.status)
-                axes.text(bar.x, 0.3 * line, why, rotation=90, ha="center", va="bottom", color=SOFT, gid=gid)
+                axes.text(
+                    bar.x,
+                    0.3 * line,
+                    why,
+                    rotation=90,
+                    ha="center",
+                    va="bottom",
+                    color=SOFT,
+                    gid=gid,
+                )
             before = -1.0
             continue
         text, sure, bold = label_of(bar, bars[bars.comparison == bar.comparison], part)
         if part == "seconds" and bar.seconds_high - bar.seconds_low > 0.1 * line:
-            axes.vlines(bar.x, bar.seconds_low, bar.seconds_high, color=INK, linewidth=1.1, clip_on=False)
+            axes.vlines(
+                bar.x, bar.seconds_low, bar.seconds_high, color=INK, linewidth=1.1, clip_on=False
+            )
         top = getattr(bar, high) + 0.25 * line
         if len(text) + letters > 10 and abs(top - before) < line:  # neighbours would touch
             top = before + line
         colour, weight = INK if sure else SOFT, "bold" if bold else "normal"
         size = 8.5 if "%" in text else None  # two of them stand side by side
-        axes.text(bar.x, top, text, ha="center", va="bottom", color=colour, weight=weight, gid=gid, size=size)
+        axes.text(
+            bar.x,
+            top,
+            text,
+            ha="center",
+            va="bottom",
+            color=colour,
+            weight=weight,
+            gid=gid,
+            size=size,
+        )
         before, letters = top, len(text)
 
 
@@ -221,9 +278,17 @@ def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]
     """Return a bar's label (a value, or a ratio or change), whether it is sure, and whether it is the fastest."""
     if part == "seconds":
         if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
-            return f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s", False, False
+            return (
+                f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s",
+                False,
+                False,
+            )
         text = f"{'~' if bar.low <= 1 <= bar.high else ''}{times(bar.ratio)}"
-        return text, bar.low > 1 or bar.high < 1, bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max()
+        return (
+            text,
+            bar.low > 1 or bar.high < 1,
+            bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max(),
+        )
     base = block.gib[block.precision == bar.baseline].max()
     if bar.precision in ("fp32", "tf32") or pd.isna(base):
         return f"{bar.gib:.{1 if bar.gib >= 9.95 else 2}f}", False, False
@@ -291,7 +356,9 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
 
     text = opened.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text, flags=re.DOTALL
+    )
     # the tags alone: names and numbers of labels stay what they are
     text = re.sub(r"<[^>]+>", of_the_page, text)
     text = re.sub(r' (width|height)="[^"]*pt"', "", text, count=2)

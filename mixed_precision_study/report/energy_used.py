@@ -18,11 +18,18 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
     """Return the median of joules per 1,000 samples (`value`), and the `share` of the `baseline`'s by pairs."""
     known = timed_trainings(tables).dropna(subset="joules")
     values = known.groupby(["comparison", "precision"]).joules.median().rename("value")
-    bars = known.drop_duplicates(["comparison", "precision"]).join(values, on=["comparison", "precision"])
+    bars = known.drop_duplicates(["comparison", "precision"]).join(
+        values, on=["comparison", "precision"]
+    )
     bars["baseline"] = ""
     for baseline in ("fp32", "tf32"):
-        bars.loc[bars.comparison.isin(bars[bars.precision == baseline].comparison), "baseline"] = baseline
-    sides = [[tables.runs(bar.comparison, name) for name in (bar.precision, bar.baseline)] for bar in bars.itertuples()]
+        bars.loc[bars.comparison.isin(bars[bars.precision == baseline].comparison), "baseline"] = (
+            baseline
+        )
+    sides = [
+        [tables.runs(bar.comparison, name) for name in (bar.precision, bar.baseline)]
+        for bar in bars.itertuples()
+    ]
     return bars.assign(share=[energy_share(*runs) for runs in sides])
 
 

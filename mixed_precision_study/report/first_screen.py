@@ -45,11 +45,19 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if best.empty or amp.empty:
         return NO_COMPARISON, ""
-    ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
+    ways = [
+        way
+        for way in dict.fromkeys(bars.way)
+        if set(bars[bars.way == way].model) == set(bars.model)
+    ]
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     # TF32 where it was run
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
-    spans = shown.sort_values("precision", ascending=False).groupby("precision", sort=False).ratio.agg(span, "{:.1f}")
+    spans = (
+        shown.sort_values("precision", ascending=False)
+        .groupby("precision", sort=False)
+        .ratio.agg(span, "{:.1f}")
+    )
     (first, ratios), *others = spans.items()
     text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
     text += "".join(f", and {precision_name(name)} {ratios} times" for name, ratios in others)
@@ -61,12 +69,16 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
 
 def memory_of(bars: pd.DataFrame) -> str:
     """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
-    found = bars[bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())]
+    found = bars[
+        bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())
+    ]
     clauses = []
     for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
         more = saved.mean() < 0
         how = f"{span(sorted(-saved if more else saved), '{:.0f}')}% {'more' if more else 'less'}"
-        clauses.append(f"{'as much' if saved.abs().max() < 100 * ALIKE_WITHIN else how} for {bare(model)}")
+        clauses.append(
+            f"{'as much' if saved.abs().max() < 100 * ALIKE_WITHIN else how} for {bare(model)}"
+        )
     if not 0 < len(clauses) <= MOST_MODELS:
         return ""
     clauses[0] = clauses[0].replace(" for", " memory for", 1)
@@ -82,24 +94,36 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     if title != found or "times as fast" not in title:
         return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
-        said.append("By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline.")
+        said.append(
+            "By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline."
+        )
         if "graph" in way:
-            said.append("It is captured, too, so what the graph gains by itself is not in these numbers.")
-        over = tables.ratios[(tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)]
+            said.append(
+                "It is captured, too, so what the graph gains by itself is not in these numbers."
+            )
+        over = tables.ratios[
+            (tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)
+        ]
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
-            said.append(f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast.")
+            said.append(
+                f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast."
+            )
     said.append(memory_of(bars[bars.way == way]))
     eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if len(eager) and "graph" in way:
         ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
-        said.append(f"In eager mode AMP is {ratios} times as fast as {base}, which depends on the host machine.")
+        said.append(
+            f"In eager mode AMP is {ratios} times as fast as {base}, which depends on the host machine."
+        )
     return " ".join(filter(None, said))
 
 
 def quality_line(tables: Tables, number: int, precision: str) -> str:
     """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
-    found = tables.quality[(tables.quality.comparison == number) & (tables.quality.precision == precision)]
+    found = tables.quality[
+        (tables.quality.comparison == number) & (tables.quality.precision == precision)
+    ]
     if found.empty:
         return "Quality not compared with fp32"
     one = found.iloc[0]
@@ -114,33 +138,56 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
     """Return a card for each model: name, task, number, what it is compared with, how, cost and quality."""
     cards = []
     for best in best_of(tables, bars).itertuples():
-        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[0]
+        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[
+            0
+        ]
         against = f"as fast as {precision_name(best.baseline)}"
-        strict = tables.ratios[(tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")]
+        strict = tables.ratios[
+            (tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")
+        ]
         strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
         if len(strict):
             against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        cost = f"{precision_name(best.baseline)} {short(base.seconds)} → {short(best.seconds)} s/epoch"
+        cost = (
+            f"{precision_name(best.baseline)} {short(base.seconds)} → {short(best.seconds)} s/epoch"
+        )
         if pd.notna(best.saved):
             change = round(100 * best.saved)
-            cost += f" · {abs(change)}% {'less' if change > 0 else 'more'} memory" if change else " · the same memory"
+            cost += (
+                f" · {abs(change)}% {'less' if change > 0 else 'more'} memory"
+                if change
+                else " · the same memory"
+            )
         how = f"{precision_name(best.precision)}, all {in_way(best.way)}"
         if best.ratio < 1 - ALIKE_WITHIN:
             how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
         elif best.processes < FEWEST_PROCESSES:
             how += f" ({count(int(best.processes), 'run')}, so no interval)"
-        number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(best.ratio)
+        number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(
+            best.ratio
+        )
         lines = [how, cost, quality_line(tables, best.comparison, best.precision)]
-        cards.append(dict(name=best.model, task=best.task, number=number, against=against, lines=lines))
+        cards.append(
+            dict(name=best.model, task=best.task, number=number, against=against, lines=lines)
+        )
     return cards
 
 
 def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
-    devices = listed(sorted({str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}), "and")
+    devices = listed(
+        sorted({str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}), "and"
+    )
     versions = listed(
-        sorted({".".join(str(one["torch_version"]).split(".")[:2]) for one in records if one["torch_version"]}), "and"
+        sorted(
+            {
+                ".".join(str(one["torch_version"]).split(".")[:2])
+                for one in records
+                if one["torch_version"]
+            }
+        ),
+        "and",
     )
     stamps = pd.Series([str(one["finished_at"])[:10] for one in records])
     ends = sorted(set(pd.to_datetime(stamps, format="%Y-%m-%d", errors="coerce").dropna()))
@@ -148,7 +195,11 @@ def facts(tables: Tables) -> str:
     if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
         days[0] = days[0].split()[0]
     hosts = len(set(tables.trainings.host) - {""})
-    parts = [devices, f"PyTorch {versions}" if versions else "", count(len(tables.trainings), "run")]
+    parts = [
+        devices,
+        f"PyTorch {versions}" if versions else "",
+        count(len(tables.trainings), "run"),
+    ]
     parts += [count(hosts, "host") if hosts else "", " to ".join(days)]
     return " · ".join(filter(None, parts))
 
@@ -173,7 +224,11 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
     if text := said_below(tables, bars, title, found, way):
         screen.say(plain(text))
     if opened:
-        screen.parts += [opened.parts[0], *([Sentence(opened.about)] if opened.about else []), *opened.parts[1:]]
+        screen.parts += [
+            opened.parts[0],
+            *([Sentence(opened.about)] if opened.about else []),
+            *opened.parts[1:],
+        ]
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
@@ -182,7 +237,11 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         figures = opening(shown)
         if not tables.on_cpu and (cards := cards_of(tables, bars)):
             screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
-        screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
+        screen.chart(
+            figures,
+            "time_and_memory",
+            f"{found}. Bars of the seconds of an epoch and of peak memory.",
+        )
         elsewhere = "Other comparisons stand further down." if len(shown) < len(bars) else ""
         screen.say(f"{opening_note(shown)} {elsewhere}".strip())
     return screen

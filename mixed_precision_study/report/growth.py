@@ -61,20 +61,30 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     """
     over, more = tables.show.get("over") or [], tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
-    most = {"modes": ("precision", "nunique"), "energies": ("joules", "count"), "runs": ("seed", "size")}
+    most = {
+        "modes": ("precision", "nunique"),
+        "energies": ("joules", "count"),
+        "runs": ("seed", "size"),
+    }
     found: dict[str, pd.DataFrame] = {}
     several = tables.comparisons.device.nunique() > 1
     for setting in [over] if isinstance(over, str) else over:
-        sizes = tables.comparisons.settings.map(lambda one, setting=setting: size_of(setting, one)).dropna()
+        sizes = tables.comparisons.settings.map(
+            lambda one, setting=setting: size_of(setting, one)
+        ).dropna()
         rows = tables.comparisons.loc[sizes.index]
-        rows = rows.assign(**{name: sizes.str[place] for place, name in enumerate(("axis", "size", "kind"))})
+        rows = rows.assign(
+            **{name: sizes.str[place] for place, name in enumerate(("axis", "size", "kind"))}
+        )
         for (axis, _), kind in rows.groupby(["axis", "kind"], sort=False):
             for _, family in alike(kind, setting, *more, *(LENGTHS if axis == "width" else ())):
                 runs = timed[timed.comparison.isin(family.index)]
                 if family["size"].nunique() < 3 or runs.precision.nunique() < 2:
                     continue
                 family = family.join(runs.groupby("comparison").agg(**most))
-                family = family.sort_values(["size", *most], ascending=[True, False, False, False], kind="stable")
+                family = family.sort_values(
+                    ["size", *most], ascending=[True, False, False, False], kind="stable"
+                )
                 first = family.iloc[0]
                 name, task = re.split("[-,]", first["name"])[0], first.task
                 if axis == "batch size":
@@ -104,7 +114,12 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
         outcome = "fewer than three runs"
     elif scatter >= abs(above - LOSS_BAR):
         outcome = "inconclusive"
-    return {"above": above, "scatter": scatter, "loss_outcome": outcome, "certain": (learned, runs, -scatter)}
+    return {
+        "above": above,
+        "scatter": scatter,
+        "loss_outcome": outcome,
+        "certain": (learned, runs, -scatter),
+    }
 
 
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +140,9 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = dict.fromkeys(TOLD) | family.iloc[0][["family", "axis"]].to_dict()
         row |= {"size": size, "precision": name, "base": base, "comparison": number}
         every = tables.runs(number, name, ok=False)
-        absent = {"outcome": STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"}
+        absent = {
+            "outcome": STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
+        }
         runs = tables.runs(number, name), tables.runs(number, base)
         row |= tables.between(*runs) or absent
         row["memory"] = gib.get((number, name), math.nan) / gib.get((number, base), math.nan)
@@ -144,13 +161,20 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
-def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str) -> Figure:
+def draw_lines(
+    rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str
+) -> Figure:
     """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a point has no interval."""
     figure, axes = plt.subplots(figsize=(PANEL, 2.8), layout="constrained")
     axes.axhline(1, color=SOFT, linewidth=1)
     for name, (text, colour) in looks.items():
         line = rows[(rows[by] == name) & rows.ratio.notna()].astype({"low": float, "high": float})
-        style = {"color": colour, "marker": "o", "markersize": 4, "linestyle": "--" if line.low.isna().any() else "-"}
+        style = {
+            "color": colour,
+            "marker": "o",
+            "markersize": 4,
+            "linestyle": "--" if line.low.isna().any() else "-",
+        }
         if len(line):
             axes.plot(line["size"], line.ratio, label=text, gid=f"line {name}", **style)
             axes.vlines(line["size"], line.low, line.high, color=colour, linewidth=1.5)
@@ -165,7 +189,14 @@ def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], t
     axes.set_title(name, pad=34, weight="bold", size=10.5)
     axes.annotate(task, (0, 1), (0, 21), "axes fraction", "offset points")
     axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0, handlelength=1.2, columnspacing=1)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=5,
+        borderpad=0,
+        handlelength=1.2,
+        columnspacing=1,
+    )
     return figure
 
 
@@ -180,7 +211,11 @@ def finding_of(pairs: pd.DataFrame) -> str:
         claim = f"at no size up to {sizes[-1]}"
         if any(faster):  # only where it holds at all larger sizes is it a size from which on
             on = all(faster[faster.index(True) :])
-            claim = f"from {sizes[faster.index(True)]} on" if on else f"at {sum(faster)} of {len(sizes)} sizes"
+            claim = (
+                f"from {sizes[faster.index(True)]} on"
+                if on
+                else f"at {sum(faster)} of {len(sizes)} sizes"
+            )
         claims.append(f"{claim} ({one.family.iloc[0].split()[0]})")
     if pairs.outcome.isin(OUTCOMES).any():
         return f"Compared with {base}, {own} is faster {', '.join(claims)}"
@@ -197,7 +232,10 @@ def texts(column: Iterable, form: str) -> list[str]:
 
 def ratio_texts(rows: pd.DataFrame) -> list[str]:
     """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there is no ratio."""
-    limits = [f" ({low:.2f}–{high:.2f})" if low == low else "" for low, high in rows[["low", "high"]].to_numpy(float)]
+    limits = [
+        f" ({low:.2f}–{high:.2f})" if low == low else ""
+        for low, high in rows[["low", "high"]].to_numpy(float)
+    ]
     return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
 
 
@@ -217,7 +255,10 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     """Add a panel for each family, one more for fp8 over bf16, and the table. The title is the finding."""
     pairs = pd.concat([pairs_of(tables, family) for family in families], ignore_index=True)
     told = pairs.dropna(subset="ratio")
-    own = next((name for name in ("fp8", "amp_fp16", "amp_bf16", "tf32") if name in set(told.precision)), None)
+    own = next(
+        (name for name in ("fp8", "amp_fp16", "amp_bf16", "tf32") if name in set(told.precision)),
+        None,
+    )
     headline = told[told.precision == own]
     if len(headline) and not tables.on_cpu:
         section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
@@ -229,17 +270,27 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         label = f"times as fast as {short_name(lines.baseline.iloc[0])}"
         figures.append(draw_lines(lines, "precision", looks, lines.family.iloc[0], label))
     if len(fp8):
-        colours = zip(fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False)
+        colours = zip(
+            fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False
+        )
         looks = {name: (name.split()[0], colour) for name, colour in colours}
-        figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
+        figures.append(
+            draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
+        )
     section.chart(figures, "growth", section.title or "Speed-up over what grows")
     dashes = "A line is dashed where a point has no interval, because it rests on too few processes or hosts."
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
-    section.say(" ".join([solid] * bool(known.notna().any()) + [dashes] * bool(known.isna().any()) + [ABOUT]))
+    section.say(
+        " ".join(
+            [solid] * bool(known.notna().any()) + [dashes] * bool(known.isna().any()) + [ABOUT]
+        )
+    )
     cells = {
         "model": pairs.family.str.partition("\n")[0],
-        "size": [SIZES[axis].format(size) for axis, size in zip(pairs.axis, pairs["size"], strict=True)],
+        "size": [
+            SIZES[axis].format(size) for axis, size in zip(pairs.axis, pairs["size"], strict=True)
+        ],
         "precision": pairs.precision.map(precision_name),
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
@@ -257,11 +308,18 @@ def largest_of(tables: Tables) -> pd.DataFrame:
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
     runs = [tables.runs(one.comparison, one.precision) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
-    failed = [[probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"] for one in runs]
+    failed = [
+        [probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"]
+        for one in runs
+    ]
     above = zip(rows.batch, failed, strict=True)
-    rows["too_large"] = [min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above]
+    rows["too_large"] = [
+        min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above
+    ]
     sizes = rows.set_index(["comparison", "precision"]).batch
-    return rows.assign(base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)])
+    return rows.assign(
+        base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)]
+    )
 
 
 def add_largest(section: Section, tables: Tables) -> None:
@@ -286,12 +344,23 @@ def add_largest(section: Section, tables: Tables) -> None:
 
 def add_scales(section: Section, tables: Tables) -> None:
     """Add one sentence and the table of the sweeps of three fixed loss scales or more; `fixed` is NaN for dynamic."""
-    runs = tables.trainings[tables.trainings.precision.str.contains("fp16") & (tables.trainings.comparison >= 0)]
+    runs = tables.trainings[
+        tables.trainings.precision.str.contains("fp16") & (tables.trainings.comparison >= 0)
+    ]
     runs = runs.assign(
-        fixed=pd.to_numeric(runs.record.map(lambda run: run["settings"].get("loss_scale")), errors="coerce")
+        fixed=pd.to_numeric(
+            runs.record.map(lambda run: run["settings"].get("loss_scale")), errors="coerce"
+        )
     )
-    families = [runs[runs.comparison.isin(family.index)] for _, family in alike(tables.comparisons, "loss_scale")]
-    sweeps = [sweep.sort_values("fixed") for family in families for _, sweep in family.groupby("precision")]
+    families = [
+        runs[runs.comparison.isin(family.index)]
+        for _, family in alike(tables.comparisons, "loss_scale")
+    ]
+    sweeps = [
+        sweep.sort_values("fixed")
+        for family in families
+        for _, sweep in family.groupby("precision")
+    ]
     rows = pd.concat([runs.head(0), *(sweep for sweep in sweeps if sweep.fixed.nunique() >= 3)])
     if rows.empty:
         return

@@ -32,7 +32,11 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
     keys = ["comparison", "precision"]
-    return rows.drop_duplicates(keys).drop(columns=[*INFERENCE_FIELDS]).join(rows.groupby(keys).agg(how), on=keys)
+    return (
+        rows.drop_duplicates(keys)
+        .drop(columns=[*INFERENCE_FIELDS])
+        .join(rows.groupby(keys).agg(how), on=keys)
+    )
 
 
 def finding(bars: pd.DataFrame) -> str:
@@ -42,10 +46,14 @@ def finding(bars: pd.DataFrame) -> str:
     both = table.reindex(columns=pd.MultiIndex.from_tuples(names)).dropna()
     if both.empty:
         return "Inference: latency of one sample, and throughput of a batch"
-    slower, faster = (int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate"))
+    slower, faster = (
+        int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate")
+    )
     many = f"all {slower}" if slower == len(both) else f"{slower} of {len(both)}"
     cases = f"on one sample in {many} comparisons, but faster on a batch in {faster}"
-    return f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
+    return (
+        f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
+    )
 
 
 def section(tables: Tables) -> Section:
@@ -55,15 +63,26 @@ def section(tables: Tables) -> Section:
     if bars.empty:
         return Section("Inference")
     section = Section(finding(bars), ABOUT)
-    ranges = [f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)]
-    latency = bars.assign(label=bars.value.map(short) + " ms", note=ranges, task="latency of one sample")
+    ranges = [
+        f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)
+    ]
+    latency = bars.assign(
+        label=bars.value.map(short) + " ms", note=ranges, task="latency of one sample"
+    )
     add_panels(section, latency, "inference_latency")
-    rate = bars.assign(value=bars.rate, label=[short(one) + "/s" if one == one else "–" for one in bars.rate], note="")
+    rate = bars.assign(
+        value=bars.rate,
+        label=[short(one) + "/s" if one == one else "–" for one in bars.rate],
+        note="",
+    )
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_panels(section, rate, "inference_throughput")
     table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
     table["precision"] = bars.precision.map(precision_name)
     table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
     table["apart from fp32"] = texts(bars.apart, "{:.2%}")
-    section.table(table.to_dict("records"), "Memory of inference, and how far its outputs are from those in fp32")
+    section.table(
+        table.to_dict("records"),
+        "Memory of inference, and how far its outputs are from those in fp32",
+    )
     return section

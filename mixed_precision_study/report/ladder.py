@@ -16,7 +16,17 @@ from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
 from .charts import INK, PANEL, SOFT, STATUS
 from .growth import ratio_texts, texts
-from .names import COLOURS, ORDER, WAYS, bare, in_way, precision_name, setting_name, short_name, way_name
+from .names import (
+    COLOURS,
+    ORDER,
+    WAYS,
+    bare,
+    in_way,
+    precision_name,
+    setting_name,
+    short_name,
+    way_name,
+)
 from .panels import add_panels
 from .section import Section
 from .sure import range_of_hosts
@@ -34,7 +44,10 @@ USUAL_WAY = {
 }  # of settings that are ways
 ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
 multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
-ADDED = {("cuda_graph", "compile_cuda_graph"): "torch.compile", ("compile", "compile_cuda_graph"): "CUDA graph"}
+ADDED = {
+    ("cuda_graph", "compile_cuda_graph"): "torch.compile",
+    ("compile", "compile_cuda_graph"): "CUDA graph",
+}
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
@@ -51,8 +64,13 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     before: tuple[Any, Any] | None = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
-        fits = [all(one.get(name, value) in chosen(value) for name, value in state.items()) for one in family.settings]
-        rows = tables.trainings[tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains]
+        fits = [
+            all(one.get(name, value) in chosen(value) for name, value in state.items())
+            for one in family.settings
+        ]
+        rows = tables.trainings[
+            tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains
+        ]
         rows = rows[rows.precision.isin(chosen(step.get("precision", precisions)))]
         if len(rows) and before != (found := (rows.comparison.iloc[0], rows.precision.iloc[0])):
             before, precisions = found, found[1]
@@ -69,12 +87,17 @@ def steps_of(tables: Tables) -> pd.DataFrame:
         first = before = None
         for label, number, precision in ladder_of(tables, family):
             bars = bars_of(tables, [number])
-            row = bars[bars.precision == precision].iloc[0].to_dict() | {"label": label, "formats": named[label]}
+            row = bars[bars.precision == precision].iloc[0].to_dict() | {
+                "label": label,
+                "formats": named[label],
+            }
             row["ladder"] = family["name"].iloc[0]
             own = tables.runs(number, precision)
             first, over = first or own, (tables.between(own, first) if first else None) or {}
             gain: dict = (tables.between(own, before) if before else None) or {}
-            row |= {name: over.get(name) for name in LIMITS} | {f"gain_{name}": gain.get(name) for name in LIMITS}
+            row |= {name: over.get(name) for name in LIMITS} | {
+                f"gain_{name}": gain.get(name) for name in LIMITS
+            }
             before = own or before
             rows.append(row)
     return pd.DataFrame(rows)
@@ -83,11 +106,19 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 def draw_ladder(steps: pd.DataFrame) -> Figure:
     """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
     figure, axes = plt.subplots(figsize=(PANEL, 0.75 + 0.3 * len(steps)), layout="constrained")
-    ratios = steps.ratio.astype(float).fillna((steps.seconds.notna() & (steps.index == steps.index[0])).astype(float))
+    ratios = steps.ratio.astype(float).fillna(
+        (steps.seconds.notna() & (steps.index == steps.index[0])).astype(float)
+    )
     ends = steps.high.astype(float).fillna(ratios)
     last = steps.index[steps.seconds.notna()][-1:]
     for place, (index, step) in enumerate(steps.iterrows()):
-        axes.barh(place, ratios[index], height=0.74, color=COLOURS[step.precision], gid=f"step {step.label}")
+        axes.barh(
+            place,
+            ratios[index],
+            height=0.74,
+            color=COLOURS[step.precision],
+            gid=f"step {step.label}",
+        )
         if pd.notna(step.low):
             axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
         text = STATUS.get(step.status, step.status) if pd.isna(step.seconds) else ""
@@ -95,8 +126,17 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
             text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
         total = f" = {ratios[index]:.1f}×" if index in last and place else ""
         style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
-        axes.annotate(text + total, (ends[index], place), (4, 0), textcoords="offset points", va="center", **style)
-    names = steps.label + (" (" + steps.precision.map(short_name) + ")").where(steps.formats > 1, "")
+        axes.annotate(
+            text + total,
+            (ends[index], place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            **style,
+        )
+    names = steps.label + (" (" + steps.precision.map(short_name) + ")").where(
+        steps.formats > 1, ""
+    )
     axes.set_yticks(range(len(steps)), names)
     axes.set_title(steps.ladder.iloc[0], weight="bold", size=10.5)
     axes.set(xlabel="times as fast as the first step", xlim=(0, 1.6 * ends.max()))
@@ -120,12 +160,19 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
     ways = [runs[0]["settings"]["execution"] for runs in (own, base)]
     if "cuda_graph" not in ways[0] or ways[1] != "eager":
         return None
-    hosts = [[run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))]
+    hosts = [
+        [run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))
+    ]
     if len(hosts) < FEWEST_HOSTS:
         return None
     mine = seconds_of_epoch(fairly_timed(own))
     ratios = [seconds_of_epoch(fairly_timed(runs)) / mine for runs in hosts]
-    ends = {"hosts": len(ratios), "lowest": min(ratios), "highest": max(ratios), "outcome": FEW_HOSTS}
+    ends = {
+        "hosts": len(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "outcome": FEW_HOSTS,
+    }
     return unpaired_ratio(statistics.median(ratios)) | ends
 
 
@@ -137,7 +184,9 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     for setting, usual in USUAL_WAY.items():
         for _, family in alike(tables.comparisons, setting):
             values = {number: one.get(setting, usual) for number, one in family.settings.items()}
-            pairs = [pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))]
+            pairs = [
+                pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))
+            ]
             for (before, after), precision in product(pairs, ORDER):
                 own, base = tables.runs(after, precision), tables.runs(before, precision)
                 climbs = {(before, precision), (after, precision)} <= climbed
@@ -149,16 +198,24 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
                     found = over_hosts(own, base)
                 if found:
                     value = values[after]
-                    added = way_name(value) if setting == "execution" else setting_name(setting, value)
+                    added = (
+                        way_name(value) if setting == "execution" else setting_name(setting, value)
+                    )
                     added = ADDED.get((values[before], value), added)
                     row = {"before": before, "after": after, "precision": precision, "added": added}
-                    rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
+                    rows.append(
+                        row | found | {"memory": peaks[after, precision] / peaks[before, precision]}
+                    )
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
-        stands = pd.Series(stand_together(list(tests)), tests.index).reindex(ways.index, fill_value=True)
-        ways["outcome"] += [", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)]
+        stands = pd.Series(stand_together(list(tests)), tests.index).reindex(
+            ways.index, fill_value=True
+        )
+        ways["outcome"] += [
+            ", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)
+        ]
     return ways
 
 
@@ -191,9 +248,13 @@ def section(tables: Tables) -> Section:
         section.title = f"Step by step, {listed(claims, 'and')} times as fast as in {than}"
         section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
         section.say(ABOUT)
-        batches = [size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))]
+        batches = [
+            size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))
+        ]
         if batches:
-            section.say(f"A larger batch ({listed(batches)}) is another training, so it is not a step here.")
+            section.say(
+                f"A larger batch ({listed(batches)}) is another training, so it is not a step here."
+            )
         cells = {
             "model": steps.ladder,
             "step": steps.label,
@@ -213,18 +274,27 @@ def section(tables: Tables) -> Section:
         wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
         ways = ways.join(tables.comparisons[["name", "task"]], on="before")
         section.title = section.title or finding_of(tables, ways)
-        bars = ways.assign(comparison=ways.after, block="with " + ways.added, value=ways.ratio, note="")
+        bars = ways.assign(
+            comparison=ways.after, block="with " + ways.added, value=ways.ratio, note=""
+        )
         add_panels(section, bars.assign(label=ways.ratio.map("{:.2f}×".format)), "ways")
         cells = {
             "model": ways.name + ", " + ways.task,
-            "run": [", ".join(filter(None, tables.comparisons.loc[number, ["way", "more"]])) for number in ways.before],
+            "run": [
+                ", ".join(filter(None, tables.comparisons.loc[number, ["way", "more"]]))
+                for number in ways.before
+            ],
             "with": ways.added,
             "precision": ways.precision.map(precision_name),
-            "times as fast": pd.Series(ratio_texts(ways)).where(~wide, [*map(range_of_hosts, ways.itertuples())]),
+            "times as fast": pd.Series(ratio_texts(ways)).where(
+                ~wide, [*map(range_of_hosts, ways.itertuples())]
+            ),
             "n": ways.processes.where(~wide, ways.hosts),
             "outcome": ways.outcome,
             "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),
         }
-        section.say("Two trainings that differ in one setting alone are compared, so the ratio is what it gains.")
+        section.say(
+            "Two trainings that differ in one setting alone are compared, so the ratio is what it gains."
+        )
         section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
     return section

@@ -40,38 +40,66 @@ def finding(tables: Tables, rows: pd.DataFrame) -> str:
     """Return the title: how much of the peak AMP saves, for which models, and for which it saves nothing."""
     if tables.ratios.empty or tables.on_cpu:
         return "Memory: what fills it"
-    found = tables.ratios[tables.ratios.precision.isin(["amp_fp16", "amp_bf16"])].dropna(subset="saved")
+    found = tables.ratios[tables.ratios.precision.isin(["amp_fp16", "amp_bf16"])].dropna(
+        subset="saved"
+    )
     # TF32, else fp32
     found = found.sort_values("baseline").drop_duplicates(["comparison", "precision"], keep="last")
     found["model"] = found.comparison.map(rows.groupby("comparison")["name"].first().map(bare))
-    saved = found.groupby("model").saved.agg(["min", "max"]).reindex(rows["name"].map(bare).unique()).dropna()
+    saved = (
+        found.groupby("model")
+        .saved.agg(["min", "max"])
+        .reindex(rows["name"].map(bare).unique())
+        .dropna()
+    )
     less = saved[saved["min"] >= LEAST_SAVING]
     same = saved[saved["max"].abs().combine(saved["min"].abs(), max) < LEAST_SAVING]
     if less.empty:
         return "Memory: what fills it"
-    texts = [f"{span([100 * row.min, 100 * row.max], '{:.0f}')}% for {row.Index}" for row in less.itertuples()]
+    texts = [
+        f"{span([100 * row.min, 100 * row.max], '{:.0f}')}% for {row.Index}"
+        for row in less.itertuples()
+    ]
     if len(texts) > 3:
         ends = span([100 * less["min"].min(), 100 * less["max"].max()], "{:.0f}")
         texts = [f"{ends}% for {len(less)} of {len(saved)} models"]
     title = f"Memory: AMP saves {listed(texts, 'and')}"
-    return f"{title}, but nothing for {listed(list(same.index), 'and')}" if 0 < len(same) <= 2 else title
+    return (
+        f"{title}, but nothing for {listed(list(same.index), 'and')}"
+        if 0 < len(same) <= 2
+        else title
+    )
 
 
 def section(tables: Tables) -> Section:
     """Return the bars of what fills the memory; the section is absent where no run has a breakdown."""
     rows = ok_trainings(tables) if len(tables.comparisons) else pd.DataFrame()
-    middle = middle_runs(rows, lambda record: sum(memory_parts_of(record).values())) if len(rows) else rows
+    middle = (
+        middle_runs(rows, lambda record: sum(memory_parts_of(record).values()))
+        if len(rows)
+        else rows
+    )
     if middle.empty:
         return Section("Memory")
     section = Section(finding(tables, rows), ABOUT)
-    parts = pd.DataFrame([memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS))
-    highest = rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
+    parts = pd.DataFrame(
+        [memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS)
+    )
+    highest = (
+        rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
+    )
     bars = middle.join(parts).join(highest, on=["comparison", "precision"])
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
-    add_panels(section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True)))
-    warm = rows.assign(warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record])
-    warm["growth"] = warm.warm / [(one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record]
+    add_panels(
+        section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True))
+    )
+    warm = rows.assign(
+        warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record]
+    )
+    warm["growth"] = warm.warm / [
+        (one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record
+    ]
     most = warm.loc[warm.growth.idxmax()]
     if most.growth >= WARMS_UP_TO:
         section.say(

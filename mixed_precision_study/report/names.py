@@ -24,7 +24,11 @@ WAYS = {
     "cuda_graph": "CUDA graph",
     "compile_cuda_graph": "compiled CUDA graph",
 }
-METRICS = {"accuracy": "accuracy", "perplexity": "perplexity", "mean_absolute_error": "mean absolute error"}
+METRICS = {
+    "accuracy": "accuracy",
+    "perplexity": "perplexity",
+    "mean_absolute_error": "mean absolute error",
+}
 
 
 def short_name(precision: str) -> str:

@@ -28,7 +28,9 @@ def section(tables: Tables) -> Section:
             path = str(paths[bar.comparison, bar.precision])
             beside = not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
             links.append(path if beside else "")  # none into an archive
-            metric = str(metrics[bar.comparison]["metric_name"]) if bar.comparison in metrics else "-"
+            metric = (
+                str(metrics[bar.comparison]["metric_name"]) if bar.comparison in metrics else "-"
+            )
             row = {
                 "model": bar.model,
                 "task": bar.task,
@@ -47,7 +49,9 @@ def section(tables: Tables) -> Section:
         filled = {name for row in rows for name, value in row.items() if value != "-"}
         rows = [{name: row[name] for name in row if name in filled} for row in rows]
         common = [name for name in ("task", "run", "of") if name in rows[0]]
-        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True)
+        section.table(
+            rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
+        )
         many = f" Steps, memory and energy have no charts where there are more than {MANY} comparisons."
         ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
         section.say(

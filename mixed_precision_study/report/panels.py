@@ -26,8 +26,12 @@ def ok_trainings(tables: Tables) -> pd.DataFrame:
     parts = chosen[["way", "more", "device"][: 3 if chosen.device.nunique() > 1 else 2]]
     blocks = [" · ".join(filter(None, texts)) for texts in parts.itertuples(index=False)]
     names = chosen[["name", "task", "way"]].assign(block=blocks)
-    rows = tables.trainings.query("status == 'ok' and not explains").join(names, on="comparison", how="inner")
-    order = rows.assign(place=rows.precision.map(ORDER.index)).sort_values(["comparison", "place"], kind="stable")
+    rows = tables.trainings.query("status == 'ok' and not explains").join(
+        names, on="comparison", how="inner"
+    )
+    order = rows.assign(place=rows.precision.map(ORDER.index)).sort_values(
+        ["comparison", "place"], kind="stable"
+    )
     return order.drop(columns="place").reset_index(drop=True)
 
 
@@ -45,7 +49,9 @@ def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.
     return known[groups.cumcount() == (groups.transform("size") - 1) // 2].sort_index()
 
 
-def add_panels(section: Section, bars: pd.DataFrame, name: str, parts: dict[str, str] | None = None) -> None:
+def add_panels(
+    section: Section, bars: pd.DataFrame, name: str, parts: dict[str, str] | None = None
+) -> None:
     """Add a narrow figure per model with horizontal bars of all its comparisons on one scale.
 
     `bars` has the columns of `ok_trainings`, `label` and `note` (texts at the right), and a column for each of `parts`
@@ -59,16 +65,28 @@ def add_panels(section: Section, bars: pd.DataFrame, name: str, parts: dict[str,
         sizes = models.get_group(key).groupby("comparison").size()
         rows = bars[bars.comparison.isin(sizes.nlargest(BLOCKS).index)]
         drawn |= set(rows.comparison)
-        texts = rows.block + ", " + rows.precision.map(precision_name) + ": " + rows.label + " " + rows.note
+        texts = (
+            rows.block
+            + ", "
+            + rows.precision.map(precision_name)
+            + ": "
+            + rows.label
+            + " "
+            + rows.note
+        )
         figures.append(draw_panel(rows, f"{key[0]}\n{key[1]}", parts, legend=place == 0))
         says.append(f"{', '.join(key)}. {'; '.join(texts.str.strip())}.")
     section.chart(figures, name, " ".join(says))
     every = bars.comparison.nunique()
     if len(drawn) < every:
-        section.say(f"The charts show {len(drawn)} of {every} comparisons, because more would crowd the page.")
+        section.say(
+            f"The charts show {len(drawn)} of {every} comparisons, because more would crowd the page."
+        )
 
 
-def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, legend: bool) -> Figure:
+def draw_panel(
+    rows: pd.DataFrame, title: str, parts: dict[str, str] | None, legend: bool
+) -> Figure:
     """Draw the bars of one model, see `add_panels`."""
     heads = ~rows.comparison.duplicated()
     y = (1 + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
@@ -83,7 +101,9 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
     with plt.rc_context({"font.size": 9}):
         figure = plt.figure(figsize=(WIDTH, height))
         width = bars_end - left
-        axes = figure.add_axes((left / WIDTH, foot / height, width / WIDTH, 1 - (foot + 0.4) / height))
+        axes = figure.add_axes(
+            (left / WIDTH, foot / height, width / WIDTH, 1 - (foot + 0.4) / height)
+        )
         start = 0 * y
         for part in parts or ["value"]:
             lengths = rows[part].fillna(0)
@@ -102,10 +122,14 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
             weight = "bold" if getattr(row, "strong", False) else "normal"
             axes.text(columns[2], place, row.note, ha="right", weight=weight, **beside)
         for place, text in zip(y[heads] - 1, rows.block[heads], strict=True):
-            axes.text(columns[0], place, shorten(text, 48, placeholder="…"), style="italic", **beside)
+            axes.text(
+                columns[0], place, shorten(text, 48, placeholder="…"), style="italic", **beside
+            )
         figure.text(0, 1, title.split("\n")[0], weight="bold", size=10.5, va="top")
         figure.text(0, 1 - 0.2 / height, title.split("\n")[1], va="top")
         if legend and parts:
             handles = [Patch(color=colour, label=part) for part, colour in parts.items()]
-            figure.legend(handles=handles, loc="lower left", ncols=ncols, borderpad=0, handlelength=1.2)
+            figure.legend(
+                handles=handles, loc="lower left", ncols=ncols, borderpad=0, handlelength=1.2
+            )
     return figure

@@ -22,7 +22,9 @@ def of_a_report(path: Path, mark: bytes = b"") -> bool:
     """
     if path.is_symlink() or not path.exists():
         return True
-    return path.is_file() and bool(re.search(mark or MARKS[path.suffix], path.read_bytes()[: 2**20]))
+    return path.is_file() and bool(
+        re.search(mark or MARKS[path.suffix], path.read_bytes()[: 2**20])
+    )
 
 
 def check_place(folder: Path, notebook: Path) -> None:

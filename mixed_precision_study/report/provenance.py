@@ -58,9 +58,13 @@ def section(tables: Tables) -> Section:
             }
             for one in failed.itertuples()
         ]
-        section.say(f"{count(len(failed), 'run')} of {len(rows)} did not end well, for these reasons:")
+        section.say(
+            f"{count(len(failed), 'run')} of {len(rows)} did not end well, for these reasons:"
+        )
         section.table(shown, "Runs that did not end well")
-    left_out = [{"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD]
+    left_out = [
+        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
+    ]
     if others := [path for path, reason in tables.left_out if reason == NO_RECORD]:
         more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
         left_out.append({"left out": ", ".join(others[:FILES_NAMED]) + more, "why": NO_RECORD})
@@ -71,16 +75,23 @@ def section(tables: Tables) -> Section:
             f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another state of their notebook than its"
             " newest. Those that run_all.py had set aside are left out, the others are used."
         )
-    records = pd.DataFrame(list(rows.record), columns=[*COLUMNS, *ENVIRONMENT.values(), *SWITCHES]).assign(
-        device=rows.record.map(device_name).values
-    )
+    records = pd.DataFrame(
+        list(rows.record), columns=[*COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
+    ).assign(device=rows.record.map(device_name).values)
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table([{"": title} | {name: one.get(title, "-") for name, one in columns.items()} for title in titles])
+    section.table(
+        [
+            {"": title} | {name: one.get(title, "-") for name, one in columns.items()}
+            for title in titles
+        ]
+    )
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
-            section.say(f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv says which ratios do.")
+            section.say(
+                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv says which ratios do."
+            )
     section.say(METHOD)
     return section
 
@@ -91,7 +102,9 @@ def environment_of(records: pd.DataFrame) -> dict[str, str]:
     days = sorted(records.finished_at.dropna().str[:10])
     column["measured on"] = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known"
     for title, name in ENVIRONMENT.items():
-        values = {f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()}
+        values = {
+            f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()
+        }
         column[title] = " | ".join(sorted(values)) or "not known"
     for precision in (one for one in ORDER if one in set(records.precision)):
         own = records[records.precision == precision].dropna(subset=SWITCHES[:3], how="all")

@@ -29,13 +29,19 @@ def section(tables: Tables) -> Section:
     section = Section("Quality: these runs cannot judge it", folded=True)
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
-    labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
+    labels = tables.comparisons[["name", "way", "more"]].apply(
+        lambda row: ", ".join(filter(None, row)), axis=1
+    )
     cases = tables.quality.dropna(subset=["low90", "margin"])
     cases = cases.assign(label=cases.comparison.map(labels))
     if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * bool(good < len(cases))
+        more = (
+            f", and a loss in {lost}"
+            if lost
+            else ", and the others are inconclusive" * bool(good < len(cases))
+        )
         section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
@@ -92,10 +98,18 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
         mean, *limits = ends.loc[index].clip(-widest, widest)
         marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
         style = {"color": COLOURS[precision], "gid": f"{cases.comparison[index]} {precision}"}
-        axes.plot([min(limits), mean, max(limits)], [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
+        axes.plot(
+            [min(limits), mean, max(limits)],
+            [place] * 3,
+            linewidth=2.5,
+            solid_capstyle="butt",
+            **style,
+        )
         axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
     axes.set(
-        xlim=(-widest, widest), ylim=(len(cases) - 0.4, -0.6), xlabel="difference from fp32, in margins (shaded: ±1)"
+        xlim=(-widest, widest),
+        ylim=(len(cases) - 0.4, -0.6),
+        xlabel="difference from fp32, in margins (shaded: ±1)",
     )
     axes.set_yticks(range(len(cases)), cases.precision.map(short_name))
     axes.xaxis.set_major_locator(MultipleLocator(1))
@@ -109,7 +123,9 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
 def say_unlearned(section: Section, tables: Tables) -> None:
     """Say how many runs of a comparison ended no better than chance, and in which precisions."""
     for number, title in tables.comparisons.title.items():
-        gains = [(name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)]
+        gains = [
+            (name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)
+        ]
         lost = [name for name, gain in gains if gain is not None and gain <= 0]
         if lost:
             who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})"
@@ -130,8 +146,13 @@ def say_curves(section: Section, tables: Tables) -> None:
     """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
     apart: dict[str, float] = {}
     for number, title in tables.comparisons.title.items():
-        curves = {name: curve for name in ORDER if (curve := median_curve(tables.runs(number, name)))}
-        epochs, base = sorted({epoch for curve in curves.values() for epoch in curve}), curves.pop("fp32", {})
+        curves = {
+            name: curve for name in ORDER if (curve := median_curve(tables.runs(number, name)))
+        }
+        epochs, base = (
+            sorted({epoch for curve in curves.values() for epoch in curve}),
+            curves.pop("fp32", {}),
+        )
         fall = max(base.values(), default=0) - min(base.values(), default=0)
         if len(epochs) < FEWEST_EPOCHS or not fall or tables.comparisons.batch[number] == "max":
             continue
@@ -143,7 +164,9 @@ def say_curves(section: Section, tables: Tables) -> None:
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
         how = f"in the second half of training, medians differ by at most {max(same):.1%} of the fall of fp32's loss"
-        section.say(f"The training losses follow those of fp32{' in most cases' if others else ''}: {how}.")
+        section.say(
+            f"The training losses follow those of fp32{' in most cases' if others else ''}: {how}."
+        )
     if others:
         section.say(
             f"In the second half of training, these losses are further from those of fp32: {'; '.join(others)}."
@@ -168,9 +191,15 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
         for name, own in ways.items():
             for base in ("fp32", "tf32"):
-                if name not in ("fp32", base) and faster_steps_only(timed[name], timed.get(base, [])):
-                    slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
-                    section.say(f"{slow}, but is not faster to a metric of {target:g} ({plain(label)}).")
+                if name not in ("fp32", base) and faster_steps_only(
+                    timed[name], timed.get(base, [])
+                ):
+                    slow = (
+                        f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
+                    )
+                    section.say(
+                        f"{slow}, but is not faster to a metric of {target:g} ({plain(label)})."
+                    )
             head = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
             rows.append(head | target_row(own, timed[name]))
     if rows:

@@ -17,7 +17,9 @@ from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, t
 from .words import listed, short
 
 LINE_LENGTH = 100  # characters of a sentence's line
-CPU_WARNING = "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
+CPU_WARNING = (
+    "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
+)
 WIDTH = 330  # pixels of the picture
 
 
@@ -46,14 +48,19 @@ def bars_in(tables: Tables) -> pd.DataFrame:
 def results_table(records: list[RunRecord]) -> pd.DataFrame:
     """Return the result as texts, a row per precision: a gap is empty, and a column of gaps is left out."""
     tables = tables_of(records)
-    bars, first = bars_in(tables), {one["precision"]: one for one in reversed(tables.trainings.record)}
+    bars, first = (
+        bars_in(tables),
+        {one["precision"]: one for one in reversed(tables.trainings.record)},
+    )
     metric = next((record.metric_name for record in records if record.metric_name), "metric")
     columns = {
-        "batch": pd.Series({name: one["batch_size_used"] for name, one in first.items()}, dtype=float).map(
-            "{:,.0f}".format
-        ),
+        "batch": pd.Series(
+            {name: one["batch_size_used"] for name, one in first.items()}, dtype=float
+        ).map("{:,.0f}".format),
         "seconds per epoch": bars.seconds.map(short),
-        f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map("{:.2f}".format),
+        f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map(
+            "{:.2f}".format
+        ),
         "memory, GiB": bars.gib.map("{:.2f}".format),
         METRICS.get(metric, metric.replace("_", " ")): bars.metric.map("{:.4g}".format),
     }
@@ -61,7 +68,9 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
         del columns["batch"]
     table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
     limits = {
-        name: STATUS.get(one["status"], one["status"]) if one["status"] != "ok" else find_bottleneck(one)[0]
+        name: STATUS.get(one["status"], one["status"])
+        if one["status"] != "ok"
+        else find_bottleneck(one)[0]
         for name, one in first.items()
     }
     table["what limits it"] = pd.Series(limits).mask(bars.outcome == NOT_TRAINED, NOT_TRAINED)
@@ -77,22 +86,39 @@ def read_results(records: list[RunRecord]) -> str:
     runs = {name: runs[name] for name in ORDER if name in runs}
     items: list[str] = []
     for name, own in runs.items():
-        bases = [base for base in ("fp32", "tf32") if base in runs and ORDER.index(base) < ORDER.index(name)]
+        bases = [
+            base
+            for base in ("fp32", "tf32")
+            if base in runs and ORDER.index(base) < ORDER.index(name)
+        ]
         for base in bases if own[0]["status"] == "ok" else bases[:1]:
             ratio = tables.between(tables.runs(0, name), tables.runs(0, base))
             text = verdict(own[0], runs[base][0], ratio, with_reason=base == bases[0])
             items.append(text if base == bases[0] else f"{items.pop()} {text}")
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
-        items = [f"{name}: {find_bottleneck(own[0])[1]}." for name, own in runs.items() if own[0]["status"] == "ok"]
+        items = [
+            f"{name}: {find_bottleneck(own[0])[1]}."
+            for name, own in runs.items()
+            if own[0]["status"] == "ok"
+        ]
     if not items:
         return "No run ended well, so there is nothing to compare."
     ok = [record for record in records if record.status == "ok"]
-    order = {one.runs_before_in_process: one.precision for one in ok if one.runs_before_in_process is not None}
+    order = {
+        one.runs_before_in_process: one.precision
+        for one in ok
+        if one.runs_before_in_process is not None
+    }
     if len(order) > 1:
         text = f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this order."
-        items.insert(0, f"{text} One run of each gives no interval, so a small difference may be chance.")
+        items.insert(
+            0, f"{text} One run of each gives no interval, so a small difference may be chance."
+        )
     items = [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
-    return "\n".join(textwrap.fill(text, LINE_LENGTH, initial_indent="- ", subsequent_indent="  ") for text in items)
+    return "\n".join(
+        textwrap.fill(text, LINE_LENGTH, initial_indent="- ", subsequent_indent="  ")
+        for text in items
+    )
 
 
 def in_notebook() -> bool:
@@ -116,6 +142,8 @@ def show(records: list[RunRecord]) -> None:
             plt.close(figure)  # else a notebook shows it again
         display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
         print(textwrap.fill(opening_note(bars), LINE_LENGTH))
-    with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
+    with pd.option_context(
+        "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
+    ):
         show_table(results_table(records))
     print(read_results(records))

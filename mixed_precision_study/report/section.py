@@ -53,7 +53,9 @@ class Heading:
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
-        link = self.link or ("" if self.folded or ":" not in self.title else self.title.partition(":")[0])
+        link = self.link or (
+            "" if self.folded or ":" not in self.title else self.title.partition(":")[0]
+        )
         heading = vars(self) | {"name": name, "link": link}
         if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
             above = f"<p>{html.escape(self.above)}</p>" if self.above else ""
@@ -87,9 +89,13 @@ class Table:
         """Return the table as HTML. Columns that hold numbers are aligned to the right."""
         frame = self.frame()
         numeric = [is_numeric(frame[column]) for column in frame]
-        head = "".join(cell("th", *column, ' scope="col"') for column in zip(frame, numeric, strict=True))
+        head = "".join(
+            cell("th", *column, ' scope="col"') for column in zip(frame, numeric, strict=True)
+        )
         body = ""
-        for link, row in zip(self.links or [""] * len(frame), frame.itertuples(index=False, name=None), strict=True):
+        for link, row in zip(
+            self.links or [""] * len(frame), frame.itertuples(index=False, name=None), strict=True
+        ):
             first, *others = zip(row, numeric, strict=True)
             body += f"<tr>{cell('td', *first, href=link)}{''.join(cell('td', *one) for one in others)}</tr>"
         kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
@@ -109,7 +115,9 @@ class Table:
 def is_numeric(column: Iterable[object]) -> bool:
     """Return whether the cells of a column are numbers, with a unit perhaps. Some may be empty or a dash."""
     texts = {str(value).strip() for value in column} - {"", "-"}
-    return bool(texts) and all(re.match(r"[-+~\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts)
+    return bool(texts) and all(
+        re.match(r"[-+~\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts
+    )
 
 
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
@@ -137,7 +145,10 @@ class Cards:
         for card in self.cards:
             name, task, number, against, *lines = (
                 html.escape(printable(str(text)))
-                for text in (*(card[key] for key in ("name", "task", "number", "against")), *card["lines"])
+                for text in (
+                    *(card[key] for key in ("name", "task", "number", "against")),
+                    *card["lines"],
+                )
             )
             big = f"<strong>{number}</strong> <span>{against.replace(', ', ',<br>')}</span>"
             cells.append("<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, *lines)))
@@ -146,7 +157,9 @@ class Cards:
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
         body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
-        page = f'<table class="cards{" over" * self.over} {NO_FORMULA}"><tbody>{body}</tbody></table>'
+        page = (
+            f'<table class="cards{" over" * self.over} {NO_FORMULA}"><tbody>{body}</tbody></table>'
+        )
         return {"text/html": page, "text/plain": "\n".join(texts)}
 
 
@@ -169,7 +182,10 @@ class Chart:
         return picture_of(self.figures)
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        drawings = [drawing_of(one, f"{self.name}{place}", self.alt) for place, one in enumerate(self.figures)]
+        drawings = [
+            drawing_of(one, f"{self.name}{place}", self.alt)
+            for place, one in enumerate(self.figures)
+        ]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}
         # as PNG has it
@@ -213,7 +229,9 @@ class Section:
         """Add a sentence in Markdown."""
         self.parts.append(Sentence(text))
 
-    def table(self, rows: list[dict], folded: str = "", common: Iterable[str] = (), **options: Any) -> None:
+    def table(
+        self, rows: list[dict], folded: str = "", common: Iterable[str] = (), **options: Any
+    ) -> None:
         """Add a table with `options` of Table. A column of `common` with one value stands in its caption instead."""
         same = [name for name in common if len({row[name] for row in rows}) == 1 < len(rows)]
         if said := [rows[0][name] for name in same if rows[0][name] != "-"]:
@@ -240,7 +258,9 @@ def save(part: Part, folder: str | Path) -> Sentence | None:
         return None
     try:
         if not of_a_report(Path(folder) / name):
-            return Sentence(f"{name} was not saved, because a file of that name lies there already.")
+            return Sentence(
+                f"{name} was not saved, because a file of that name lies there already."
+            )
         with written_whole(Path(folder) / name) as temporary:
             temporary.write_bytes(content)
     except OSError as error:

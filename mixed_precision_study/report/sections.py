@@ -33,7 +33,19 @@ SUBJECTS = {
     "execution": ladder,
     "quality": quality,
 }
-SECTIONS = (why, sure, ladder, growth, quality, memory_used, energy_used, in_use, articles, numbers, provenance)
+SECTIONS = (
+    why,
+    sure,
+    ladder,
+    growth,
+    quality,
+    memory_used,
+    energy_used,
+    in_use,
+    articles,
+    numbers,
+    provenance,
+)
 EACH = (why, memory_used, energy_used)  # these draw each comparison
 
 
@@ -49,7 +61,9 @@ def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:
     except Exception as error:  # odd values in a record may raise anything
         plt.close("all")
         failed = Section(module.__name__.rpartition(".")[2].replace("_", " ").capitalize())
-        failed.say(f"**This section could not be drawn**, so it is missing: {plain(error_line(error))}")
+        failed.say(
+            f"**This section could not be drawn**, so it is missing: {plain(error_line(error))}"
+        )
         return failed
 
 

@@ -36,10 +36,18 @@ def learn_place(records: list[dict]) -> None:
             place = (record["gpu_uuid"], known_late(record))
             alike.setdefault(settings_of(record), {}).setdefault(place, record)
     for record in late:
-        known = {name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None}
-        there = [one for one in alike.get(settings_of(record), {}).values() if known.items() <= one.items()]
+        known = {
+            name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None
+        }
+        there = [
+            one
+            for one in alike.get(settings_of(record), {}).values()
+            if known.items() <= one.items()
+        ]
         if len(set(map(known_late, there))) == 1:
-            record.update({name: there[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
+            record.update(
+                {name: there[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")}
+            )
 
 
 def known_late(record: dict) -> tuple:
@@ -80,13 +88,23 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
-    in_order = sorted(sound, key=lambda record: (-places[folder_of(record)], record["finished_at"] or ""))
-    standing = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
+    in_order = sorted(
+        sound, key=lambda record: (-places[folder_of(record)], record["finished_at"] or "")
+    )
+    standing = {
+        copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)
+    }
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
     asked = {data_asked_for(record) for record in sound if record["synthetic"]}
-    others = [record for record in sound if record["synthetic"] is False and data_asked_for(record) in asked]
+    others = [
+        record
+        for record in sound
+        if record["synthetic"] is False and data_asked_for(record) in asked
+    ]
     real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
-    reasons = [(record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons]
+    reasons = [
+        (record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons
+    ]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]
 
@@ -107,7 +125,9 @@ def find_records(
     left_out: list[tuple[str, str]] = []
     for place in map(Path, candidates if own else places):
         if not place.exists():
-            raise UserError(f'there is no folder records_dir = "{place}"; set it to the folder with the run records.')
+            raise UserError(
+                f'there is no folder records_dir = "{place}"; set it to the folder with the run records.'
+            )
         found, others = read_records(place)
         if own:
             places = [place]
@@ -125,6 +145,8 @@ def find_records(
 
 def of_other_code(records: list[dict]) -> list[dict]:
     """Return the records measured by other code than the newest of their notebook; those without a hash are not."""
-    known = sorted((one for one in records if one["code_hash"]), key=lambda one: one["finished_at"] or "")
+    known = sorted(
+        (one for one in records if one["code_hash"]), key=lambda one: one["finished_at"] or ""
+    )
     newest = {one["notebook"]: one["code_hash"] for one in known}
     return [one for one in known if one["code_hash"] != newest[one["notebook"]]]

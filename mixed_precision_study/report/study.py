@@ -64,7 +64,9 @@ def yaml_in(path: Path) -> Any:
     try:
         return plain_yaml(read_file(path).decode())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read as YAML ({' '.join(str(error).split())}).") from None
+        raise UserError(
+            f"{path} cannot be read as YAML ({' '.join(str(error).split())})."
+        ) from None
 
 
 class Study(NamedTuple):
@@ -82,7 +84,9 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
     for text, times in found.most_common(1):
         said = json.loads(text)
         with suppress(UserError, AttributeError):
-            said["show"] = {key: value for key, value in said.get("show", {}).items() if can_show(key, value)}
+            said["show"] = {
+                key: value for key, value in said.get("show", {}).items() if can_show(key, value)
+            }
             return checked_study(said if 2 * times > found.total() else {}, "a record")
     return Study("", "", {})
 
@@ -91,11 +95,15 @@ def checked_study(said: Any, where: str) -> Study:
     """Return the study of a mapping with name, description and show. Raise UserError at the first that is wrong."""
     show = said.get("show", {}) if isinstance(said, dict) else None
     if not isinstance(show, dict):
-        raise UserError(f"{where} must map name, description and show to what they are; studies.yaml explains them.")
+        raise UserError(
+            f"{where} must map name, description and show to what they are; studies.yaml explains them."
+        )
     texts = {key: said.get(key, "") for key in ("name", "description")}
     wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
     if wrong := [*wrong, *(key for key, value in show.items() if not can_show(key, value))]:
-        raise UserError(f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form.")
+        raise UserError(
+            f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form."
+        )
     return Study(texts["name"], texts["description"], show)
 
 
@@ -103,8 +111,12 @@ def can_show(key: str, value: Any) -> bool:
     """Return whether `show` may hold this value at this key."""
     if key == "steps":
         steps: list[Any] = value if isinstance(value, list) else [None]
-        labelled = all(isinstance(step, dict) and isinstance(step.get("label"), str) for step in steps)
-        return labelled and all(are_usual(word) for step in steps for word in (*step, *step.values()))
+        labelled = all(
+            isinstance(step, dict) and isinstance(step.get("label"), str) for step in steps
+        )
+        return labelled and all(
+            are_usual(word) for step in steps for word in (*step, *step.values())
+        )
     return are_usual(value) if key in ("over", "with") else key in FLAGS and value is True
 
 
@@ -112,4 +124,7 @@ def are_usual(values: Any) -> bool:
     """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
     several = values if isinstance(values, list) else [values]
     texts = [one for one in several if not isinstance(one, int | float)]
-    return all(isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text for text in texts)
+    return all(
+        isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text
+        for text in texts
+    )

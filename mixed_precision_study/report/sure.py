@@ -12,7 +12,10 @@ from .tables import Tables
 from .words import count
 
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
-    ("always ran before", "one precision always ran first, so a drift of the host may look like a difference"),
+    (
+        "always ran before",
+        "one precision always ran first, so a drift of the host may look like a difference",
+    ),
     ("was run", "the two precisions had different places in the order of their process"),
     ("clock", "the clocks of the two sides differed"),
     ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
@@ -30,12 +33,16 @@ def section(tables: Tables) -> Section:
         return section
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
     section.title = title_of(tables, ratios)
-    columns = [f"{short_name(one)} over {short_name(base)}" for base in ("tf32", "fp32") for one in ORDER]
+    columns = [
+        f"{short_name(one)} over {short_name(base)}" for base in ("tf32", "fp32") for one in ORDER
+    ]
     over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])
-    charted["run"] = [", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)]
+    charted["run"] = [
+        ", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)
+    ]
     if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
         charted["model"] += ", " + charted.task
     rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
@@ -82,7 +89,10 @@ def title_of(tables: Tables, ratios: pd.DataFrame) -> str:
 
 def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
     """Return all cautions merged: what the numbers are, hosts, order, correction, disturbed runs."""
-    known, few = ratios.dropna(subset=["low"]), ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)]
+    known, few = (
+        ratios.dropna(subset=["low"]),
+        ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)],
+    )
     said = []
     if len(known):
         processes = sorted({int(one) for one in known.processes})
@@ -97,7 +107,9 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             " processes differ."
         )
     if (ratios.processes == 0).any():
-        said.append("† marks ratios of runs that are no pairs, as on two cards, so nothing is judged from them.")
+        said.append(
+            "† marks ratios of runs that are no pairs, as on two cards, so nothing is judged from them."
+        )
     tested = tables.ratios.dropna(subset=["p"])
     fallen = tested[tested.outcome.isin(DIFFERENT) & ~tested.stands]
     if len(fallen):
@@ -122,8 +134,12 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
     if any(" against " in one and "clock" not in one for one in differing):
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
-        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of ratios.csv says which.")
+        said.append(
+            f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of ratios.csv says which."
+        )
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
-        said.append(f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU.")
+        said.append(
+            f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU."
+        )
     return " ".join(said)

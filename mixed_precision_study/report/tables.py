@@ -27,15 +27,34 @@ from .selection import find_records, of_other_code, sort_out
 from .words import natural
 
 ON_CPU = "not judged: CPU"
-NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "batch_size", "execution"}
+NAMED_APART = {
+    "notebook",
+    "device_type",
+    "gpu_name",
+    "dataset_used",
+    "model",
+    "batch_size",
+    "execution",
+}
 # begins the names of hashes, which tell comparisons apart where nothing else does
 IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
-COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
+COMPARISONS = (
+    "notebook model name task way device data batch execution settings precisions more title"
+)
 COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
-    "ratios": ["comparison", "precision", "baseline", *unpaired_ratio(1.0), "outcome", "saved", "energy", "stands"],
+    "ratios": [
+        "comparison",
+        "precision",
+        "baseline",
+        *unpaired_ratio(1.0),
+        "outcome",
+        "saved",
+        "energy",
+        "stands",
+    ],
     "quality": ["comparison", "precision", "metric", "better", *QUALITY, "diverged", "usable"],
 }
 
@@ -59,7 +78,9 @@ class Tables:
     description: str = ""
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    comparisons: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"]))
+    comparisons: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"])
+    )
     ratios: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["ratios"]))
     quality: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["quality"]))
     # (path, reason) of records that are not used
@@ -94,7 +115,9 @@ class Tables:
     def bars(self) -> dict[int, list[dict]]:
         """{comparison: rows of bars_of()}, made once because five sections ask for them."""
         names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved", "energy"]
-        ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
+        ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict(
+            "index"
+        )
         bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
         for comparison, precision in product(self.comparisons.itertuples(), ORDER):
             number = comparison.Index
@@ -106,7 +129,8 @@ class Tables:
                     for name in ("seconds", "joules", "samples_per_second")
                 )
                 gib, metrics = (
-                    [run[name] for run in runs if run["timed"] and pd.notna(run[name])] for name in ("gib", "metric")
+                    [run[name] for run in runs if run["timed"] and pd.notna(run[name])]
+                    for name in ("gib", "metric")
                 )
                 row = {
                     "comparison": number,
@@ -145,17 +169,29 @@ class Tables:
         """Return {"trainings.csv", "ratios.csv"}: all numbers, with the keys of precisions and parameters."""
         if self.trainings.empty:
             return {}
-        flat = pd.DataFrame([flattened(record) for record in self.trainings.record], index=self.trainings.index)
+        flat = pd.DataFrame(
+            [flattened(record) for record in self.trainings.record], index=self.trainings.index
+        )
         flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
-        own = self.trainings.drop(columns=["record", *(name for name in self.trainings if name in flat)])
+        own = self.trainings.drop(
+            columns=["record", *(name for name in self.trainings if name in flat)]
+        )
         tables = {"trainings.csv": own.join(flat)}
         if len(self.ratios):
-            named = self.comparisons[["notebook", "title", "device", "data", "model", "batch", "execution"]]
-            quality = self.quality.assign(baseline="fp32").set_index(["comparison", "precision", "baseline"])
-            ratios = self.ratios.assign(differences=["; ".join(found) for found in self.ratios.differences])
+            named = self.comparisons[
+                ["notebook", "title", "device", "data", "model", "batch", "execution"]
+            ]
+            quality = self.quality.assign(baseline="fp32").set_index(
+                ["comparison", "precision", "baseline"]
+            )
+            ratios = self.ratios.assign(
+                differences=["; ".join(found) for found in self.ratios.differences]
+            )
             tables["ratios.csv"] = ratios.join(named, on="comparison")
             if len(quality):
-                tables["ratios.csv"] = tables["ratios.csv"].join(quality.add_prefix("quality_"), on=quality.index.names)
+                tables["ratios.csv"] = tables["ratios.csv"].join(
+                    quality.add_prefix("quality_"), on=quality.index.names
+                )
         return {name: csv_of(table) for name, table in tables.items()}
 
 
@@ -200,7 +236,9 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
     """
     members: dict[tuple, list[dict]] = {}
     for record in records:
-        members.setdefault(comparison_key(record) if record["purpose"] != "aa" else (), []).append(record)
+        members.setdefault(comparison_key(record) if record["purpose"] != "aa" else (), []).append(
+            record
+        )
     alone = members.pop((), [])
     groups = []
     for runs in members.values():
@@ -215,10 +253,16 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
     # each step is a comparison of its own, in which no other precision may have learned
     if show.get("steps"):
         for notebook in {runs[0]["notebook"] for runs in groups}:
-            timed = [one for runs in groups for one in runs if one["notebook"] == notebook and not is_explanation(one)]
+            timed = [
+                one
+                for runs in groups
+                for one in runs
+                if one["notebook"] == notebook and not is_explanation(one)
+            ]
             batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
             mark_diverged(
-                [one for one in timed if one["settings"]["batch_size"] == batch], "another step of the ladder"
+                [one for one in timed if one["settings"]["batch_size"] == batch],
+                "another step of the ladder",
             )
     groups.sort(key=place_of)
     found = [(record, number) for number, runs in enumerate(groups) for record in runs]
@@ -230,14 +274,22 @@ def place_of(runs: list[dict]) -> list:
     first, settings = runs[0], runs[0]["settings"]
     way = str(settings.get("execution") or "eager")
     execution = [*WAYS].index(way) if way in WAYS else len(WAYS)
-    texts = (first["notebook"], first["gpu_name"], first["dataset_used"], model_name(first), settings["batch_size"])
+    texts = (
+        first["notebook"],
+        first["gpu_name"],
+        first["dataset_used"],
+        model_name(first),
+        settings["batch_size"],
+    )
     return [*map(natural, texts), execution, natural(comparison_key(first))]
 
 
 def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
     """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
     numbered = {str(index): run for index, run in enumerate(runs)}
-    for name, reason in find_diverged([run | {"run_id": name} for name, run in numbered.items()]).items():
+    for name, reason in find_diverged(
+        [run | {"run_id": name} for name, run in numbered.items()]
+    ).items():
         numbered[name].update(status="diverged", reason=reason.replace("another precision", others))
 
 
@@ -252,7 +304,9 @@ def lent_baselines(groups: list[list[dict]]) -> list[tuple[dict, int]]:
         for other, runs in enumerate(groups):
             if rounding[other] == '"nearest"' and keys[other] == key:
                 own = {record["precision"] for record in groups[number]}
-                lent += [(one, number) for one in runs if one["precision"] in {"fp32", "tf32"} - own]
+                lent += [
+                    (one, number) for one in runs if one["precision"] in {"fp32", "tf32"} - own
+                ]
     return lent
 
 
@@ -275,11 +329,15 @@ def training_row(record: dict, number: int) -> dict:
         "seconds": statistics.fmean(epochs) if ok else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
         "gib": peak_gib(record) if ok else None,
-        "card_gib": record["device_used_mib"] / 1024 if ok and record["device_used_mib"] is not None else None,
+        "card_gib": record["device_used_mib"] / 1024
+        if ok and record["device_used_mib"] is not None
+        else None,
         "joules": record["joules_per_1000_samples"] if ok else None,
         "metric": last_metric(record),
         "loss": (record["train_loss"] or [None])[-1],
-        "idle": 1 - record["gpu_busy_fraction"] if ok and record["gpu_busy_fraction"] is not None else None,
+        "idle": 1 - record["gpu_busy_fraction"]
+        if ok and record["gpu_busy_fraction"] is not None
+        else None,
         "step_ms": record["step_ms_median"],
         "disturbed": bool(flags_of(record)),
         "record": record,
@@ -327,7 +385,13 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
             row["more"] = ", ".join(told_apart(row["settings"], varied))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
-        parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
+        parts = [
+            row["name"],
+            row["task"],
+            row["way"],
+            row["more"],
+            row["device"] if devices else "",
+        ]
         row["title"] = " · ".join(filter(None, parts))
     return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
 
@@ -381,7 +445,8 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                     known[sides] = tables.between(runs[precision], runs[baseline])
                 if found := known[sides]:
                     own, base = (
-                        max(filter(None, map(peak_gib, runs[name])), default=0) for name in (precision, baseline)
+                        max(filter(None, map(peak_gib, runs[name])), default=0)
+                        for name in (precision, baseline)
                     )
                     saved = 1 - own / base if own and base else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
@@ -422,7 +487,9 @@ def note_graph_gains(tables: Tables) -> None:
             found = ratio_between(tables.runs(by_way["cuda_graph"], precision), own)
             if found and judge(found) in DIFFERENT and found["low"] > SAME_TO:
                 for run in own:
-                    run["graph_gain"] = f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
+                    run["graph_gain"] = (
+                        f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
+                    )
 
 
 def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
@@ -430,7 +497,8 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
     if comparisons.empty:
         return []
     keys = [
-        json.dumps({name: value for name, value in one.items() if name not in settings}) for one in comparisons.settings
+        json.dumps({name: value for name, value in one.items() if name not in settings})
+        for one in comparisons.settings
     ]
     return comparisons.groupby(pd.Series(keys, comparisons.index), sort=False)
 
@@ -461,7 +529,11 @@ def quality_of(tables: Tables) -> pd.DataFrame:
                 if precision in NO_FP32_WEIGHTS
                 else not quality_lost(own, base)
             )
-            rows.append(row | {name: found[name] for name in QUALITY} | {"diverged": diverged, "usable": usable})
+            rows.append(
+                row
+                | {name: found[name] for name in QUALITY}
+                | {"diverged": diverged, "usable": usable}
+            )
     return pd.DataFrame(rows, columns=COLUMNS["quality"])
 
 
@@ -497,7 +569,11 @@ def csv_of(table: pd.DataFrame) -> bytes:
 
 def inert(value: object) -> object:
     """Return a value with an apostrophe before a text that begins as a formula does. Numbers stay what they are."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def said_of_found(tables: Tables) -> str:
@@ -505,5 +581,7 @@ def said_of_found(tables: Tables) -> str:
     others = [path for path, reason in tables.left_out if reason == NO_RECORD]
     left_out = len(tables.left_out) - len(others)
     used = tables.trainings.record.map(id).nunique() if len(tables.trainings) else 0
-    text = f"{used + left_out} records found below {tables.source}: {used} used, {left_out} left out"
+    text = (
+        f"{used + left_out} records found below {tables.source}: {used} used, {left_out} left out"
+    )
     return f"{text}, and {len(others)} JSON files that are no records." if others else f"{text}."

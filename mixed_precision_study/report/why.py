@@ -23,13 +23,18 @@ SHORTER = 0.8  # of the arithmetic of fp32
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and `ms` in milliseconds."""
     steps = middle_runs(
-        timed_trainings(tables), lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"]
+        timed_trainings(tables),
+        lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"],
     )
     families = [dict(record["kernel_family_fractions"]) for record in steps.record]
     busy = steps["size"].clip(upper=1)
-    share = pd.Series([min(1, sum(found.get(name, 0) for name in ARITHMETIC)) for found in families], steps.index)
+    share = pd.Series(
+        [min(1, sum(found.get(name, 0) for name in ARITHMETIC)) for found in families], steps.index
+    )
     ms = steps.step_ms.astype(float)
-    steps = steps.assign(ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record])
+    steps = steps.assign(
+        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record]
+    )
     other = {"other kernels": ms * busy * (1 - share)}
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
 
@@ -49,7 +54,9 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
         without = len(graphs) > 0 and graphs.waits.max() < BUSY
         shares = f"up to {waiting.waits.max():.0%} of {step}"
         if len(waiting) <= 3 and not waiting["name"].duplicated().any():
-            shares = listed([f"{row.waits:.0%} ({bare(row.name)})" for row in waiting.itertuples()], "and")
+            shares = listed(
+                [f"{row.waits:.0%} ({bare(row.name)})" for row in waiting.itertuples()], "and"
+            )
             shares = shares.replace(" (", f" of {step} (", 1)
         fp32 = steps[steps.precision == "fp32"].set_index("comparison").arithmetic
         shorter = (of_half.arithmetic / of_half.comparison.map(fp32)).max() <= SHORTER
@@ -59,7 +66,10 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
     share = of_half.arithmetic / of_half.ms
     if share.max() < 0.5 and of_half.waits.max() < BUSY:
         shares = span([100 * one for one in share], "{:.0f}")
-        return f"Why: arithmetic takes only {shares}% of {step}, and other kernels take the rest", ""
+        return (
+            f"Why: arithmetic takes only {shares}% of {step}, and other kernels take the rest",
+            "",
+        )
     return "Why: where the time of a step goes", ""
 
 
@@ -70,7 +80,9 @@ def section(tables: Tables) -> Section:
         return Section("Why")
     title, because = finding(steps)
     section = Section(title, f"{because}\n\n{ABOUT}" if because else ABOUT)
-    bars = steps.assign(label=steps.ms.map(short) + " ms", note=steps.waits.map("{:.0%} idle".format))
+    bars = steps.assign(
+        label=steps.ms.map(short) + " ms", note=steps.waits.map("{:.0%} idle".format)
+    )
     bars = bars.assign(strong=steps.waits >= IDLE).dropna(subset="ms")
     add_panels(section, bars, "step_time", STEP_PARTS)
     rows = []

@@ -36,7 +36,9 @@ def short(number: float) -> str:
 
 def span(numbers: Collection[float], form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
-    return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
+    return " to ".join(
+        dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers)))
+    )
 
 
 def times(ratio: float) -> str:

@@ -33,12 +33,17 @@ class Job(NamedTuple):
 
 def share_of_cores(devices: int) -> int | None:
     """Return the cores of each of several runs at a time, which would slow each other down with all cores each."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, cores // devices) if devices > 1 else None
 
 
 def jobs_of(
-    comparisons: list[Comparison], devices: list[Device], fresh: bool = False, retry_failed: bool = False
+    comparisons: list[Comparison],
+    devices: list[Device],
+    fresh: bool = False,
+    retry_failed: bool = False,
 ) -> list[Job]:
     """Return a job for each comparison that is not finished. On one device the shortest comes first, for a first ratio.
 
@@ -76,20 +81,28 @@ class Batch:
         held = lock.stat()
         try:
             while not self.failure and (at_work() or (self.waiting and self.devices)):
-                for device in [one for one in self.devices if one not in threads or not threads[one].is_alive()]:
+                for device in [
+                    one for one in self.devices if one not in threads or not threads[one].is_alive()
+                ]:
                     if self.waiting:
                         job = self.waiting.pop(0)
-                        threads[device] = threading.Thread(target=self.make_job, args=(device, job), daemon=True)
+                        threads[device] = threading.Thread(
+                            target=self.make_job, args=(device, job), daemon=True
+                        )
                         threads[device].start()
                 time.sleep(0.1)
                 if not os.path.samestat(lock.stat(), held):
-                    raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(self.folder))
+                    raise FileNotFoundError(
+                        errno.ENOENT, "the output folder has been removed", str(self.folder)
+                    )
                 if time.monotonic() - told > TELL_SECONDS:
                     told = time.monotonic()
                     for label, progress in list(self.now.items()):
                         say(f"{label}  {progress}")
                     if self.done:  # as if each training took the mean of those that have ended
-                        say(f"about {math.ceil((told - began) * (self.total / len(self.done) - 1) / 60)} min left")
+                        say(
+                            f"about {math.ceil((told - began) * (self.total / len(self.done) - 1) / 60)} min left"
+                        )
         except KeyboardInterrupt:
             self.stopping.set()
             say(f"stopping: running runs have {GRACE_SECONDS} s to end; Ctrl-C again stops at once")
@@ -107,7 +120,9 @@ class Batch:
             if self.done:
                 times = {"trainings": len(self.done), "makespan_seconds": time.monotonic() - began}
                 with suppress(OSError):  # the records are what counts
-                    write_json({**times, "run_seconds": self.seconds}, self.folder / status.TIMES_FILE)
+                    write_json(
+                        {**times, "run_seconds": self.seconds}, self.folder / status.TIMES_FILE
+                    )
                 say(f"{len(self.done)} trainings took {times['makespan_seconds']:.0f} s")
         if self.failure:
             raise self.failure
@@ -120,7 +135,9 @@ class Batch:
             while job.to_do and not self.stopping.is_set():
                 self.make(device, job)
         except nvml.GpuLost as error:
-            say(f"{device.label} stopped responding ({error}); the rest of its queue waits for another GPU")
+            say(
+                f"{device.label} stopped responding ({error}); the rest of its queue waits for another GPU"
+            )
             self.devices.remove(device)
             self.waiting[:0] = [job] if job.to_do else []
         except BaseException as error:  # for example a full disk, which the main thread says
@@ -137,7 +154,9 @@ class Batch:
 
         def note(progress: str) -> None:
             self.now[device.label] = f"{run.name}  {progress or 'starting'}"
-            for path in [path for path, before in new.items() if signature(path) not in (None, before)]:
+            for path in [
+                path for path, before in new.items() if signature(path) not in (None, before)
+            ]:
                 if record := read_run(path):
                     del new[path]
                     self.done.append(record["run_id"])
@@ -157,5 +176,9 @@ class Batch:
         if not run.log_path.exists():  # it went well
             self.seconds[run.name] = time.monotonic() - began
         for _ in range(5 * CLEAR_SECONDS):
-            if not device.visible or nvml.memory_is_free(device.visible, used) or self.halt.wait(0.2):
+            if (
+                not device.visible
+                or nvml.memory_is_free(device.visible, used)
+                or self.halt.wait(0.2)
+            ):
                 break

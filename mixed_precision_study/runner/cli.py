@@ -32,7 +32,14 @@ from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, end_all_of, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan
 from .status import log_in, say, shown, table
-from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
+from .studies import (
+    chosen_studies,
+    expanded,
+    load_studies,
+    notebooks_for,
+    parse_overrides,
+    relative_to_root,
+)
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 # what draws --report, because a stranger's is never run
@@ -44,35 +51,71 @@ class Parser(ArgumentParser):
     """A parser whose errors are one sentence, like all others of run_all.py."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help explains every option, and -p NAME VALUE sets a parameter.")
+        raise UserError(
+            f"{message}; --help explains every option, and -p NAME VALUE sets a parameter."
+        )
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
     parser = Parser(prog="run_all.py", description=__doc__)
     add = parser.add_argument
-    add("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help="default: quick, or all of a file without it")
+    add(
+        "studies",
+        nargs="*",
+        metavar="STUDY[/NOTEBOOK]",
+        help="default: quick, or all of a file without it",
+    )
     given = "set a parameter, or NOTEBOOK.NAME of one notebook; repeats N makes N repetitions, repeat K that numbered K"
-    add("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
-    add("--gpus", default="all", metavar="all|none|0,1", help="default: all; none: a smoke test on the CPU")
+    add(
+        "-p",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        dest="given",
+        help=given,
+    )
+    add(
+        "--gpus",
+        default="all",
+        metavar="all|none|0,1",
+        help="default: all; none: a smoke test on the CPU",
+    )
     add("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: at most 3)")
-    add("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
-    add("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
+    add(
+        "--ray",
+        metavar="ADDRESS",
+        help="use a Ray cluster: its address, or auto: one that runs here",
+    )
+    add(
+        "--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY"
+    )
     limit = "end a run that takes longer; default: a day. A run without progress for an hour is ended, too"
     add("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
-    again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
-    again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
+    again.add_argument(
+        "--retry-failed", action="store_true", help="run again what failed, timed out or was killed"
+    )
+    again.add_argument(
+        "--fresh", action="store_true", help="set the old output folder aside and run everything"
+    )
     add("--list", action="store_true", help="show the studies, their trainings and rough minutes")
     add("--dry-run", action="store_true", help="show the runs in their order, and start nothing")
-    add("--parameters", metavar="NOTEBOOK", help="show the parameters of a notebook and their defaults")
+    add(
+        "--parameters",
+        metavar="NOTEBOOK",
+        help="show the parameters of a notebook and their defaults",
+    )
     report = "draw one report from folders or zips of records, into --output-dir or the folder itself, and run nothing"
     add("--report", nargs="+", metavar="FOLDER", help=report)
     file = "another file of studies, such as notebooks/articles.yaml, or the study.yaml of an output folder"
     add("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
-        raise UserError("--ray lets Ray choose the devices; leave --jobs out, and of --gpus only none is possible.")
+        raise UserError(
+            "--ray lets Ray choose the devices; leave --jobs out, and of --gpus only none is possible."
+        )
     if args.jobs is not None and not 1 <= args.jobs <= 1000:
         raise UserError(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
     if not args.timeout > 0:
@@ -97,14 +140,25 @@ def run_all(args: Namespace) -> int:
             say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
         return 0
     with ExitStack() as stack:
-        cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none")) if args.ray else None
+        cluster = (
+            stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none"))
+            if args.ray
+            else None
+        )
         devices = cluster.devices if cluster else choose_devices(args.gpus, args.jobs)
         planned = plan_studies(studies, overrides, bool(devices[0].visible), args)
         if args.dry_run:
             for name, comparisons in planned.items():
                 jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
                 names = [run.name for job in jobs for run in job.to_do]
-                say("\n  ".join([f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished", *names]))
+                say(
+                    "\n  ".join(
+                        [
+                            f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished",
+                            *names,
+                        ]
+                    )
+                )
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
         for folder in folders:  # no folder is set aside where another one must not be
@@ -114,7 +168,10 @@ def run_all(args: Namespace) -> int:
         if not devices[0].visible:
             say("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
         # Each study runs, whatever happens to another one.
-        succeeded = [run_study(name, comparisons, devices, args, cluster) for name, comparisons in planned.items()]
+        succeeded = [
+            run_study(name, comparisons, devices, args, cluster)
+            for name, comparisons in planned.items()
+        ]
         return 0 if all(succeeded) else 1
 
 
@@ -157,48 +214,74 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     for place, word in zip(places, given, strict=True):
         check_records(place, word)
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
-        raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")
+        raise UserError(
+            "--report of several folders, or of a zip, needs --output-dir DIR, where the report goes."
+        )
     output = expanded(wanted, "--output-dir") if wanted else places[0]
     check_place(output, notebook)
     make(output)
-    apart = [place for place in dict.fromkeys(places) if not any(above in places for above in place.parents)]
+    apart = [
+        place
+        for place in dict.fromkeys(places)
+        if not any(above in places for above in place.parents)
+    ]
     return 0 if summarise(output, notebook, apart) else 1
 
 
 def check_records(place: Path, word: str) -> None:
     """Raise UserError where a report could use no record of a place that was given as `word`."""
     own = (ROOT / OWN_RUNS).resolve()
-    names = (path.relative_to(own).as_posix() for path in own.rglob("*") if path.suffix in (".json", ".zip"))
+    names = (
+        path.relative_to(own).as_posix()
+        for path in own.rglob("*")
+        if path.suffix in (".json", ".zip")
+    )
     if place == own and all(map(PUBLISHED.match, names)):
         advice = "give one of the published results, such as outputs/main/quick-h100"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)
     used, left_out = sort_out(records)
     if not used:
-        reason = " ".join([*left_out, *others, ("", "give a folder that run_all.py has written")][0])
+        reason = " ".join(
+            [*left_out, *others, ("", "give a folder that run_all.py has written")][0]
+        )
         raise UserError(f"--report {word} holds no records that can be used; {reason}.")
 
 
-def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:
+def plan_studies(
+    studies: dict, overrides: dict, on_gpu: bool, args: Namespace
+) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
-    base = expanded(args.output_dir, "--output-dir") if args.output_dir else (ROOT / "outputs").resolve()
+    base = (
+        expanded(args.output_dir, "--output-dir")
+        if args.output_dir
+        else (ROOT / "outputs").resolve()
+    )
     for name, study in studies.items():
         folder = base / name if len(studies) > 1 or not args.output_dir else base
         planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
         if not planned[name]:
-            raise UserError(f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick")
+            raise UserError(
+                f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick"
+            )
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
         for run, *_ in planned[name] if not args.ray else ():  # with Ray the file lies on the nodes
             csv = run.parameters.get("csv_path")
             if csv and not os.path.isfile(ROOT / csv):
-                raise UserError(f"csv_path {csv} is no file here; give the CSV that names your images.")
+                raise UserError(
+                    f"csv_path {csv} is no file here; give the CSV that names your images."
+                )
     return planned
 
 
 def run_study(
-    name: str, comparisons: list[Comparison], devices: list[Device], args: Namespace, cluster: ray_tasks.Cluster | None
+    name: str,
+    comparisons: list[Comparison],
+    devices: list[Device],
+    args: Namespace,
+    cluster: ray_tasks.Cluster | None,
 ) -> bool:
     """Run one study and draw its report. Return whether nothing failed."""
     folder = comparisons[0][0].folder
@@ -221,7 +304,9 @@ def run_study(
         records = [read_run(path) for path in paths]
         if failed := sum(record["status"] in RETRIED for record in records if record):
             logs = shown(folder / "logs")
-            say(f"{failed} of {len(paths)} trainings failed, as {logs} tells; --retry-failed runs them again")
+            say(
+                f"{failed} of {len(paths)} trainings failed, as {logs} tells; --retry-failed runs them again"
+            )
         return report_drawn and not failed and all(records)
 
 
@@ -232,8 +317,14 @@ def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
     """
     executed = folder / "summary.ipynb"
     start, program, *words = papermill(notebook, executed, parameters)
-    page = f"from mixed_precision_study.report.page import write_page; write_page({str(executed)!r})"
-    return [start, program.replace("papermill()", f"papermill(standalone_mode=False); {page}"), *words]
+    page = (
+        f"from mixed_precision_study.report.page import write_page; write_page({str(executed)!r})"
+    )
+    return [
+        start,
+        program.replace("papermill()", f"papermill(standalone_mode=False); {page}"),
+        *words,
+    ]
 
 
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
@@ -243,7 +334,10 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
     """
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
-        parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
+        parameters = {
+            "records_dir": [*map(relative_to_root, places)],
+            "output_dir": relative_to_root(folder),
+        }
     try:
         with locked(folder, REPORT_LOCK, REPORT_SECONDS):
             check_place(folder, notebook)  # what has come meanwhile stays, too
@@ -263,7 +357,9 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     # no link is left by now
     drawn = ends_well(report_command(notebook, folder, parameters), folder, log)
     if not drawn or not page.is_file():
-        say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
+        say(
+            f"Could not draw the report; your records are safe, and {shown(log)} says what happened"
+        )
         return False
     log.unlink()
     say(f"report, to open in a browser: {shown(page)}")
@@ -291,11 +387,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(printable(f"run_all.py: {error}"), file=sys.stderr)
         return 2
     except OSError as error:  # for example a full disk
-        advice = "records that are there still count; the same command, without --fresh, runs the rest"
+        advice = (
+            "records that are there still count; the same command, without --fresh, runs the rest"
+        )
         print(printable(f"run_all.py: stopped: {error}; {advice}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        say("interrupted: what is finished is kept; the same command, without --fresh, runs the rest")
+        say(
+            "interrupted: what is finished is kept; the same command, without --fresh, runs the rest"
+        )
         return 1
 
 

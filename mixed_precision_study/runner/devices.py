@@ -23,7 +23,9 @@ class Device(NamedTuple):
 
 def visible_gpus() -> list[Device]:
     """Return the GPUs of this machine, or those that CUDA_VISIBLE_DEVICES leaves, in its order."""
-    gpus = [Device(number, f"gpu{number}", uuid, name) for number, uuid, name in nvml.installed_gpus()]
+    gpus = [
+        Device(number, f"gpu{number}", uuid, name) for number, uuid, name in nvml.installed_gpus()
+    ]
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     if setting is None or not gpus:
         return gpus
@@ -48,12 +50,21 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
     wanted = list(there) if gpus in ("all", "none") else [word.strip() for word in gpus.split(",")]
     unknown = [word for word in wanted if word not in there]
     if unknown:
-        known = f"the GPUs here are {', '.join(there)}" if there else "none was found (--gpus none runs on the CPU)"
+        known = (
+            f"the GPUs here are {', '.join(there)}"
+            if there
+            else "none was found (--gpus none runs on the CPU)"
+        )
         raise UserError(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; {known}.")
     if not wanted:
-        return [Device(number, f"cpu{number}") for number in range(jobs or min(CPU_JOBS, os.cpu_count() or 1))]
+        return [
+            Device(number, f"cpu{number}")
+            for number in range(jobs or min(CPU_JOBS, os.cpu_count() or 1))
+        ]
     if jobs:
-        raise UserError("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
+        raise UserError(
+            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare."
+        )
     devices = [there[word] for word in dict.fromkeys(wanted)]
     found = find_spec("torch")
     if found and found.origin:  # its source is read, because loading PyTorch takes many seconds
@@ -61,5 +72,7 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
         built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
         if not built or (driver and int(built[1]) > driver):
             cuda = f"CUDA {built[1]}, which the driver is too old for" if built else "no CUDA"
-            raise UserError(f"PyTorch is built for {cuda}; install another build, or use --gpus none.")
+            raise UserError(
+                f"PyTorch is built for {cuda}; install another build, or use --gpus none."
+            )
     return devices

@@ -86,7 +86,9 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     before = {precision: signature(path) for precision, path in run.record_paths.items()}
     kills, code, started_at = oom_kills(), hash_of(run.notebook), utc_now()
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
-    written = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
+    written = {
+        name: path for name, path in run.record_paths.items() if signature(path) != before[name]
+    }
     records = {name: record for name, path in written.items() if (record := read_run(path))}
     missing = [precision for precision in before if precision not in records]
     if halt.is_set() and exit_status:  # even where only its explanation is missing
@@ -121,7 +123,9 @@ def tell_why_unexplained(path: Path, reason: str) -> None:
         save_record(record, path)
 
 
-def watch(process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher) -> tuple[int, str]:
+def watch(
+    process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher
+) -> tuple[int, str]:
     """Wait until papermill ends, and end what is left. Return (exit status, why it was stopped or "")."""
     family = {psutil.Process(process.pid)}
     progress_file = run.log_path.with_suffix(".progress")
@@ -164,7 +168,9 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
     compiled = f"{cache}/.cache/mixed_precision_study/torchinductor"
     given = {
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(shared.threads) if shared.threads else None),
+        "OMP_NUM_THREADS": os.environ.get(
+            "OMP_NUM_THREADS", str(shared.threads) if shared.threads else None
+        ),
         "MIXED_PRECISION_COMMIT": shared.commit,
         "MIXED_PRECISION_PROGRESS": str(progress),
         HASH_ENV: code,
@@ -179,13 +185,27 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
 
 def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
     """Return the arguments of Python for papermill, whose paths must neither begin with a dash nor hold parameters."""
-    paths = [relative_to_root(path).replace("{", "{{").replace("}", "}}") for path in (notebook, executed)]
+    paths = [
+        relative_to_root(path).replace("{", "{{").replace("}", "}}")
+        for path in (notebook, executed)
+    ]
     paths = [path if Path(path).is_absolute() else f"./{path}" for path in paths]
-    options = ["-k", "python3", "--cwd", str(ROOT), "--start-timeout", "120", "--log-output", "--no-progress-bar"]
+    options = [
+        "-k",
+        "python3",
+        "--cwd",
+        str(ROOT),
+        "--start-timeout",
+        "120",
+        "--log-output",
+        "--no-progress-bar",
+    ]
     return ["-c", PAPERMILL, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
-def start_process(command: list[str], folder: Path, log: Path, given: dict, gpu: str = "") -> subprocess.Popen:
+def start_process(
+    command: list[str], folder: Path, log: Path, given: dict, gpu: str = ""
+) -> subprocess.Popen:
     """Start Python for an output folder, without a shell, in a session of its own, which ends with this process.
 
     It sees one GPU or none. Its environment is this one's with `given`, where None takes a name away.
@@ -198,7 +218,9 @@ def start_process(command: list[str], folder: Path, log: Path, given: dict, gpu:
         "PYTHONSAFEPATH": None,
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
-        "JUPYTER_PATH": os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))),
+        "JUPYTER_PATH": os.pathsep.join(
+            filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))
+        ),
         "CUDA_VISIBLE_DEVICES": gpu,
         RUNNER_ENV: str(os.getpid()),
         FOLDER_ENV: str(folder),
@@ -222,24 +244,35 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
     """Return (status, reason) of a run that ended by itself, as it stands in the records of trainings without one."""
     if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
         memory = " because the host's memory was exhausted" if oom_kills() != kills else ""
-        name = f"papermill was ended by {signal.Signals(-exit_status).name}" if exit_status < 0 else "the kernel died"
+        name = (
+            f"papermill was ended by {signal.Signals(-exit_status).name}"
+            if exit_status < 0
+            else "the kernel died"
+        )
         return "killed", f"{name}{memory}"
     if not exit_status:
         return "failed", "the notebook ended without writing a record that can be used"
     return "failed", failure_reason(run)
 
 
-def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool) -> str | None:
+def gpu_lost(
+    run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool
+) -> str | None:
     """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
     if any(record["device_type"] == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
-    reasons = [reason, *(str(record["reason"]) for record in records.values() if record["status"] in RETRIED)]
+    reasons = [
+        reason,
+        *(str(record["reason"]) for record in records.values() if record["status"] in RETRIED),
+    ]
     failed = len(reasons) > 1 or len(records) < len(run.record_paths)
     text = "\n".join([*reasons, read_log(run)])
     return reasons[-1] if failed and nvml.is_lost(device.visible, text, answered) else None
 
 
-def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
+def write_ending(
+    run: Run, precision: str, device: Device, status: str, reason: str, **known: Any
+) -> None:
     """Write the record of a training that could not write its own. `known` are other fields of it."""
     facts = {
         "started_at": utc_now(),
@@ -252,7 +285,11 @@ def write_ending(run: Run, precision: str, device: Device, status: str, reason: 
         **known,
     }
     if device.visible:
-        facts |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": device.visible.removeprefix("GPU-")}
+        facts |= {
+            "device_type": "cuda",
+            "gpu_name": device.name,
+            "gpu_uuid": device.visible.removeprefix("GPU-"),
+        }
     write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
 
 
@@ -265,8 +302,12 @@ def oom_kills() -> list[str]:
 
 def failure_reason(run: Run) -> str:
     """Return in one line why papermill failed: the error at the end of its log, which is the notebook's."""
-    last = re.split(r'\n\n|Exception encountered at "In \[\d*\]":\n', printable(read_log(run)).strip())[-1]
-    error = re.search(r"^([\w.]*(Error|Exception|Interrupt)(:|$)|Stopped:).*", last, re.MULTILINE | re.DOTALL)
+    last = re.split(
+        r'\n\n|Exception encountered at "In \[\d*\]":\n', printable(read_log(run)).strip()
+    )[-1]
+    error = re.search(
+        r"^([\w.]*(Error|Exception|Interrupt)(:|$)|Stopped:).*", last, re.MULTILINE | re.DOTALL
+    )
     lines = error[0] if error else last.rpartition("\n")[2] or "it ended without a word"
     text = " ".join(lines.removeprefix("Stopped: ").split())  # a UserError explains itself
     # a record names no folder of this machine

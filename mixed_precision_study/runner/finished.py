@@ -41,7 +41,10 @@ def outdated(run: Run, record: dict) -> str | None:
 
 
 def unfinished(
-    comparison: Comparison, devices: Sequence[Device] = (), fresh: bool = False, retry_failed: bool = False
+    comparison: Comparison,
+    devices: Sequence[Device] = (),
+    fresh: bool = False,
+    retry_failed: bool = False,
 ) -> list[Run]:
     """Return the runs of a comparison that must be made: a run is made as a whole or not at all.
 
@@ -52,14 +55,26 @@ def unfinished(
     wanted, away = [], []
     for run in comparison:
         found = [record for path in run.record_paths.values() if (record := read_run(path))]
-        explained = [one for one in found if one["status"] != "ok" or one["profile_reason"] != NOT_YET_EXPLAINED]
+        explained = [
+            one
+            for one in found
+            if one["status"] != "ok" or one["profile_reason"] != NOT_YET_EXPLAINED
+        ]
         stand = [one for one in explained if not outdated(run, one)]
-        if fresh or len(stand) < len(run.run_ids) or (retry_failed and any(one["status"] in RETRIED for one in stand)):
+        if (
+            fresh
+            or len(stand) < len(run.run_ids)
+            or (retry_failed and any(one["status"] in RETRIED for one in stand))
+        ):
             wanted.append(run)
         elif here and {one["gpu_uuid"] for one in stand} - {None} not in (set(), here):
             away.append(run)
     begun = {run.parameters.get("repeat") for run in wanted}
-    return [run for run in comparison if run in wanted or (run in away and run.parameters.get("repeat") in begun)]
+    return [
+        run
+        for run in comparison
+        if run in wanted or (run in away and run.parameters.get("repeat") in begun)
+    ]
 
 
 def set_aside_records(comparisons: list[Comparison]) -> None:
@@ -68,7 +83,9 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
     """
     files_now.cache_clear()
-    asked = {path: run for runs in comparisons for run in runs for path in run.record_paths.values()}
+    asked = {
+        path: run for runs in comparisons for run in runs for path in run.record_paths.values()
+    }
     notebooks = {run.notebook.stem: run for run in asked.values()}
     moved: Counter[Path] = Counter()
     now, results = time.strftime("%Y%m%dT%H%M%S"), comparisons[0][0].folder
@@ -89,4 +106,6 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
         moved[folder] += 1
     for folder, count in moved.items():
         reason = folder.name.partition("-")[0].replace("_", " ")
-        say(f"{count} records of {reason} are kept in {shown(folder)}, so their trainings begin anew")
+        say(
+            f"{count} records of {reason} are kept in {shown(folder)}, so their trainings begin anew"
+        )

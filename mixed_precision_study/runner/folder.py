@@ -63,7 +63,9 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
         raise UserError(f"{folder} is in use by another run_all.py; wait, or {OTHER}.") from None
     except (OSError, NotImplementedError) as error:
         # another user's lock, or a file system without locks
-        raise UserError(f"the output folder {folder} cannot be locked ({error}); {OTHER}.") from None
+        raise UserError(
+            f"the output folder {folder} cannot be locked ({error}); {OTHER}."
+        ) from None
     try:
         yield
     finally:
@@ -76,7 +78,9 @@ def end_leftovers(folder: Path) -> None:
     left = [
         process
         for process, given in ours(FOLDER_ENV, str(folder))
-        if is_alive(process) and given.get(RUNNER_ENV, "").isdecimal() and given[RUNNER_ENV] not in living
+        if is_alive(process)
+        and given.get(RUNNER_ENV, "").isdecimal()
+        and given[RUNNER_ENV] not in living
     ]
     end(left)
     if left:
@@ -91,7 +95,11 @@ def ours(name: str, value: str) -> Iterator[tuple[psutil.Process, dict[str, str]
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it is another user's, or ends just now
             given = process.environ()
-            if given.get(name) == value and process.username() == mine and process.pid != os.getpid():
+            if (
+                given.get(name) == value
+                and process.username() == mine
+                and process.pid != os.getpid()
+            ):
                 yield process, given
 
 
@@ -124,7 +132,9 @@ def check_fresh(folder: Path, *sources: Path) -> None:
     if os.path.isdir(folder) and any(folder.iterdir()):
         above = any(path.is_relative_to(folder) for path in (ROOT, Path.cwd(), *sources))
         if above or not (folder / "logs" / "batch.log").exists():
-            raise UserError(f"--fresh would rename {folder}, which holds more than run_all.py has made; {OTHER}.")
+            raise UserError(
+                f"--fresh would rename {folder}, which holds more than run_all.py has made; {OTHER}."
+            )
         with held(folder):
             pass
 
@@ -138,4 +148,6 @@ def make(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder / "logs"):
             return
     except OSError as error:
-        raise UserError(f"the output folder {folder} cannot be written ({error.strerror}); {OTHER}.") from None
+        raise UserError(
+            f"the output folder {folder} cannot be written ({error.strerror}); {OTHER}."
+        ) from None

@@ -34,7 +34,10 @@ class Run(NamedTuple):
     @property
     def run_ids(self) -> dict[str, str]:
         """{precision: run_id} of its trainings, each of which leaves a record."""
-        return {name: run_id_of(self.notebook.stem, self.parameters, name) for name in self.parameters["precisions"]}
+        return {
+            name: run_id_of(self.notebook.stem, self.parameters, name)
+            for name in self.parameters["precisions"]
+        }
 
     @property
     def name(self) -> str:
@@ -45,7 +48,9 @@ class Run(NamedTuple):
 
     @property
     def record_paths(self) -> dict[str, Path]:
-        return {precision: self.folder / f"{run_id}.json" for precision, run_id in self.run_ids.items()}
+        return {
+            precision: self.folder / f"{run_id}.json" for precision, run_id in self.run_ids.items()
+        }
 
     @property
     def executed(self) -> Path:
@@ -66,10 +71,14 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
     there is no such cell.
     """
     try:
-        return declared_in(path.stem, next(cell.source for cell in code_cells(path) if cell.sets_parameters))
+        return declared_in(
+            path.stem, next(cell.source for cell in code_cells(path) if cell.sets_parameters)
+        )
     except (OSError, SyntaxError, StopIteration, MemoryError, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
-        raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
+        raise UserError(
+            f"notebook {path.stem} {wanted} ({' '.join(str(error).split())})."
+        ) from None
 
 
 @functools.cache
@@ -83,9 +92,17 @@ def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str,
 
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
     """Raise UserError at a -p that none of the studies' notebooks knows."""
-    known = {name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields for name in notebooks_of(studies)}
+    known = {
+        name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields
+        for name in notebooks_of(studies)
+    }
     plain = sorted({one for fields in known.values() for one in fields})
-    of_one = [f"{notebook}.{one}" for notebook, fields in known.items() for one in fields if one != "repeat"]
+    of_one = [
+        f"{notebook}.{one}"
+        for notebook, fields in known.items()
+        for one in fields
+        if one != "repeat"
+    ]
     for name in overrides:
         if name not in (*plain, *of_one, "repeats"):
             hint = did_you_mean(name, of_one if "." in name else plain, "there are")
@@ -102,7 +119,9 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
     precisions = list(dict.fromkeys(name for run in runs for name in run.parameters["precisions"]))
 
     def settings_of(run: Run) -> str:
-        return repr([item for item in run.parameters.items() if item[0] not in ("precisions", "repeat")])
+        return repr(
+            [item for item in run.parameters.items() if item[0] not in ("precisions", "repeat")]
+        )
 
     settings = list(dict.fromkeys(map(settings_of, runs)))
 
@@ -139,19 +158,31 @@ def plan(
             left_out.append(name)
             continue
         own = {key: value for key, value in overrides.items() if key in declared.model_fields}
-        own |= {key[len(name) + 1 :]: value for key, value in overrides.items() if key.startswith(f"{name}.")}
+        own |= {
+            key[len(name) + 1 :]: value
+            for key, value in overrides.items()
+            if key.startswith(f"{name}.")
+        }
         given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
         sweep = entry.get("sweep", {}) if on_gpu else {}
         usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
         repeats = overrides.get("repeats", usual)
         if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
-            raise UserError(f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 to {MOST_REPEATS}.")
+            raise UserError(
+                f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 to {MOST_REPEATS}."
+            )
         swept = {key: sweep[key] for key in sweep if key not in own}
         if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
-            raise UserError(f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less.")
-        combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
+            raise UserError(
+                f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
+            )
+        combinations = [
+            dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
+        ]
         try:
-            values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
+            values = [
+                checked(name, given | one | own, declared).model_dump() for one in combinations
+            ]
         except UserError as error:
             raise UserError(f"notebook {name}: {error}") from None
         # of a training
@@ -159,21 +190,35 @@ def plan(
         for combination, parameters in zip(combinations, values, strict=True):
             names = parameters["precisions"]
             together = [[one] for one in names] if repeats > 1 and on_gpu else [names]
-            first = repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
-            comparison = name if study.get("interleaved") else run_id_of(name, parameters | {"repeat": 0}, "any")
+            first = (
+                repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
+            )
+            comparison = (
+                name
+                if study.get("interleaved")
+                else run_id_of(name, parameters | {"repeat": 0}, "any")
+            )
             for number, precisions in itertools.product(range(first, first + repeats), together):
                 one = parameters | {"output_dir": relative_to_root(folder)}
                 one["repeat"] = number
                 ids = {precision: run_id_of(name, one, precision) for precision in precisions}
-                one["precisions"] = [precision for precision in precisions if ids[precision] not in planned]
+                one["precisions"] = [
+                    precision for precision in precisions if ids[precision] not in planned
+                ]
                 planned.update(ids.values())
                 if new := len(one["precisions"]):  # none where entries overlap
                     set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
-                    run = Run(path, one, folder, new * minutes, study=study.get("about"), given=set_here)
+                    run = Run(
+                        path, one, folder, new * minutes, study=study.get("about"), given=set_here
+                    )
                     comparisons.setdefault(comparison, []).append(run)
     ordered = [in_order(runs, key) for key, runs in comparisons.items()]
     alone = overrides.get("repeat")
-    kept = [[run for run in runs if alone in (None, run.parameters.get("repeat"))] for runs in ordered]
+    kept = [
+        [run for run in runs if alone in (None, run.parameters.get("repeat"))] for runs in ordered
+    ]
     if any(ordered) and not any(kept):
-        raise UserError("the repetition of -p repeat is not planned, because they count from 0 to `repeats` less one.")
+        raise UserError(
+            "the repetition of -p repeat is not planned, because they count from 0 to `repeats` less one."
+        )
     return list(filter(None, kept)), left_out

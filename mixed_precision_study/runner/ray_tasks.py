@@ -24,17 +24,25 @@ from .status import in_words, say
 # of a run; the records come last, because they are what counts
 FILES = ("logs/*.log", "*.ipynb", "*.json")
 # Ray would else try for a quarter of an hour to reach a cluster that is not there.
-IMPATIENT = {"NUM_REDIS_GET_RETRIES": "1", "py_gcs_connect_timeout_s": "5", "gcs_rpc_server_connect_timeout_s": "2"}
+IMPATIENT = {
+    "NUM_REDIS_GET_RETRIES": "1",
+    "py_gcs_connect_timeout_s": "5",
+    "gcs_rpc_server_connect_timeout_s": "2",
+}
 
 
-def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circumstances, on_gpu: bool) -> dict:
+def make_repetition(
+    runs: list[Run], notebook: bytes, root: Path, shared: Circumstances, on_gpu: bool
+) -> dict:
     """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of what they wrote."""
     os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1, which is right on the CPU only
     devices = visible_gpus() if on_gpu else [Device(0, "cpu0")]
     if not devices:
         raise nvml.GpuLost("NVML does not list the GPU that Ray gave to this task")
     shared = shared._replace(threads=share_of_cores(len(nvml.installed_gpus())) if on_gpu else 1)
-    own_data = Path(os.environ.get("MIXED_PRECISION_DATA", "~/.cache/mixed-precision-study")).expanduser()
+    own_data = Path(
+        os.environ.get("MIXED_PRECISION_DATA", "~/.cache/mixed-precision-study")
+    ).expanduser()
     with tempfile.TemporaryDirectory(prefix="ray-") as name:
         folder = Path(name)
         (folder / "logs").mkdir()
@@ -43,14 +51,20 @@ def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circum
         for asked in runs:
             data = root / asked.parameters["data_dir"]
             own = {"data_dir": str(data if data.is_dir() else own_data), "output_dir": name}
-            run = asked._replace(notebook=there, folder=folder, parameters={**asked.parameters, **own})
+            run = asked._replace(
+                notebook=there, folder=folder, parameters={**asked.parameters, **own}
+            )
             with suppress(nvml.GpuLost):  # the records say it
                 execute(run, devices[0], shared, threading.Event(), lambda progress: None)
             for path in run.record_paths.values():
                 if record := load(path):
                     record.settings |= {key: asked.parameters[key] for key in own}
                     save_record(record, path)
-        return {str(path.relative_to(folder)): path.read_bytes() for kind in FILES for path in folder.glob(kind)}
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for kind in FILES
+            for path in folder.glob(kind)
+        }
 
 
 class Cluster(NamedTuple):
@@ -63,8 +77,15 @@ class Cluster(NamedTuple):
         """Let Ray make all unfinished runs, and write what comes back. A repetition whose node fails is `killed`."""
         ray, on_gpu = self.ray, bool(self.devices[0].visible)
         task = ray.remote(num_gpus=int(on_gpu), num_cpus=1, max_retries=0)(make_repetition)
-        groups = [[*runs] for job in jobs for _, runs in groupby(job.to_do, lambda run: run.parameters.get("repeat"))]
-        going = {task.remote(runs, runs[0].notebook.read_bytes(), ROOT, shared, on_gpu): runs for runs in groups}
+        groups = [
+            [*runs]
+            for job in jobs
+            for _, runs in groupby(job.to_do, lambda run: run.parameters.get("repeat"))
+        ]
+        going = {
+            task.remote(runs, runs[0].notebook.read_bytes(), ROOT, shared, on_gpu): runs
+            for runs in groups
+        }
         try:
             while going:
                 for ended in ray.wait(list(going), timeout=1)[0]:
@@ -78,8 +99,16 @@ class Cluster(NamedTuple):
                     except ray.exceptions.RayError as error:
                         reason = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
                         for run, precision in [(one, name) for one in runs for name in one.run_ids]:
-                            write_ending(run, precision, self.devices[0], "killed", f"its node failed: {reason}")
-                    for record in filter(None, [read_run(path) for run in runs for path in run.record_paths.values()]):
+                            write_ending(
+                                run,
+                                precision,
+                                self.devices[0],
+                                "killed",
+                                f"its node failed: {reason}",
+                            )
+                    for record in filter(
+                        None, [read_run(path) for run in runs for path in run.record_paths.values()]
+                    ):
                         where = f"[{len(groups) - len(going)}/{len(groups)}] {record['host_id'] or 'ray'}"
                         say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
         finally:
@@ -102,10 +131,14 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
             from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
 
             Path(folder, "code.zip").write_bytes(packed_package())
-            ray.init(address, runtime_env={"working_dir": f"{folder}/code.zip"}, log_to_driver=False)
+            ray.init(
+                address, runtime_env={"working_dir": f"{folder}/code.zip"}, log_to_driver=False
+            )
             # Ray's own handler would end this process silently
             signal.signal(signal.SIGTERM, on_sigterm)
-            is_open = ray.remote(num_cpus=0)(lambda: get_authentication_mode() == AuthenticationMode.DISABLED)
+            is_open = ray.remote(num_cpus=0)(
+                lambda: get_authentication_mode() == AuthenticationMode.DISABLED
+            )
             if ray.get(is_open.remote()):
                 raise PermissionError("whoever reaches this cluster can run programs in it")
     except Exception as error:

@@ -53,7 +53,9 @@ def shown(path: str | Path) -> str:
 def read_seconds(folder: Path) -> dict[str, float]:
     """Return {name of a run: seconds} of the runs in this output folder, as they were measured before."""
     with suppress(OSError, *MALFORMED):
-        seconds = json.loads((folder / TIMES_FILE).read_text(encoding="utf-8")).get("run_seconds", {})
+        seconds = json.loads((folder / TIMES_FILE).read_text(encoding="utf-8")).get(
+            "run_seconds", {}
+        )
         return {str(name): float(value) for name, value in seconds.items() if 0 < value < 1e9}
     return {}
 
@@ -62,10 +64,14 @@ def in_words(record: dict) -> str:
     """Return what was measured, with units, and why it must be read with caution; or why it was not measured."""
     if record["status"] != "ok":
         return str(record["reason"])
-    seconds, metric = ([one for one in record[key] if one is not None] for key in ("epoch_seconds", "metric"))
+    seconds, metric = (
+        [one for one in record[key] if one is not None] for key in ("epoch_seconds", "metric")
+    )
     words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
     units = {"samples_per_second": f"{record['sample_unit']}/s", "peak_allocated_mib": "MiB peak"}
-    words += [f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record[key] is not None]
+    words += [
+        f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record[key] is not None
+    ]
     words += [f"{record['metric_name']} {metric[-1]:.4g}"] if metric else []
     flags = [f"made-up data, because {why}"] if (why := why_made_up(record)) else []
     flags += flags_of(record)
@@ -83,13 +89,18 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
         return None
     found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     like = [one for one in found if one and comparison_key(one) == comparison_key(record)]
-    runs = {name: [one for one in like if one["precision"] == name] for name in (one["precision"] for one in like)}
+    runs = {
+        name: [one for one in like if one["precision"] == name]
+        for name in (one["precision"] for one in like)
+    }
     base = runs.pop(BASELINE, [])
     ratios = {name: paired_ratio(paired_runs(runs[name], base)) for name in runs}
     words = [
         f"{name} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
         for name, ratio in ratios.items()
-        if ratio and record["precision"] in (name, BASELINE) and not (ratio["untrained"] or ratio["unlike"])
+        if ratio
+        and record["precision"] in (name, BASELINE)
+        and not (ratio["untrained"] or ratio["unlike"])
     ]
     settings = record["settings"]
     way = f"{settings['model']} b{settings['batch_size']} {settings.get('execution', 'eager')}"
@@ -98,10 +109,17 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
 
 def table(comparisons: Iterable[Comparison]) -> str:
     """Return all trainings as aligned lines of text."""
-    found = {p.stem: read_run(p) for runs in comparisons for run in runs for p in run.record_paths.values()}
+    found = {
+        p.stem: read_run(p)
+        for runs in comparisons
+        for run in runs
+        for p in run.record_paths.values()
+    }
     width = max(map(len, found))
     lines = [
-        f"{name:<{width}}  {record['status']:<11}  {in_words(record)}" if record else f"{name:<{width}}  not run"
+        f"{name:<{width}}  {record['status']:<11}  {in_words(record)}"
+        if record
+        else f"{name:<{width}}  not run"
         for name, record in found.items()
     ]
     return "\n".join(lines)

@@ -48,27 +48,41 @@ def load_studies(path: Path) -> dict[str, dict]:
     the form is wrong.
     """
     if not path.is_file():
-        raise UserError(f"there is no file {path}; give --studies a file such as notebooks/articles.yaml.")
+        raise UserError(
+            f"there is no file {path}; give --studies a file such as notebooks/articles.yaml."
+        )
     studies = yaml_in(path)
     if not isinstance(studies, dict) or not studies:
-        raise UserError(f"{path} must map names to studies; see the head of notebooks/studies.yaml.")
+        raise UserError(
+            f"{path} must map names to studies; see the head of notebooks/studies.yaml."
+        )
     if isinstance(studies.get("runs"), list):
         studies = {str(studies.get("name", "study")): studies}
     found = {}
     for name, study in studies.items():
         where = f"study {name} in {path}"
         try:
-            form = StudyForm.model_validate({**study, "name": str(name)} if isinstance(study, dict) else study)
+            form = StudyForm.model_validate(
+                {**study, "name": str(name)} if isinstance(study, dict) else study
+            )
         except ValidationError as error:
             first = error.errors()[0]
-            place = ", ".join(f"entry {one + 1}" if isinstance(one, int) else f"`{one}`" for one in first["loc"])
+            place = ", ".join(
+                f"entry {one + 1}" if isinstance(one, int) else f"`{one}`" for one in first["loc"]
+            )
             raise UserError(
                 f"{where} is wrong{place and ' at ' + place}: {first['msg']}; see the head of notebooks/studies.yaml."
             ) from None
         for number, entry in enumerate(form.runs, 1):
-            if "precisions" in entry.sweep or "repeat" in {*entry.parameters, *entry.sweep, *entry.cpu}:
+            if "precisions" in entry.sweep or "repeat" in {
+                *entry.parameters,
+                *entry.sweep,
+                *entry.cpu,
+            }:
                 reason = "must neither sweep `precisions` nor set `repeat`, which run_all.py counts up to `repeats`"
-                raise UserError(f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml.")
+                raise UserError(
+                    f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
+                )
         about = checked_study(form.model_dump(), where)._asdict()
         found[form.name] = {**form.model_dump(exclude_unset=True), "about": about}
     return found
@@ -82,7 +96,11 @@ def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
     names = [f"{name}.ipynb" for name in notebooks_of(studies.values())]
     own = ROOT / "notebooks"
     in_clone = path.name == "study.yaml" and all((own / name).exists() for name in names)
-    return path.parent if not in_clone and any((path.parent / name).exists() for name in names) else own
+    return (
+        path.parent
+        if not in_clone and any((path.parent / name).exists() for name in names)
+        else own
+    )
 
 
 def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
@@ -97,10 +115,15 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
             raise UserError(f"unknown study {name}; {did_you_mean(name, studies, 'possible are')}")
         there = notebooks_of([studies[name]])
         if "/" in word and notebook not in there:
-            raise UserError(f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}")
+            raise UserError(
+                f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}"
+            )
         asked.setdefault(name, []).extend([notebook] if notebook else there)
     return {
-        name: {**studies[name], "runs": [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks]}
+        name: {
+            **studies[name],
+            "runs": [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks],
+        }
         for name, notebooks in asked.items()
     }
 
@@ -119,14 +142,18 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     for name, text in pairs:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":
-            raise UserError("output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR.")
+            raise UserError(
+                "output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR."
+            )
         try:
             if parameter in PATHS:
                 overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
             else:
                 overrides[name] = plain_yaml(text)
         except (ValueError, RecursionError, yaml.YAMLError):
-            raise UserError(f"-p {name} {text[:100]} is not readable; quote the value as in YAML.") from None
+            raise UserError(
+                f"-p {name} {text[:100]} is not readable; quote the value as in YAML."
+            ) from None
     return overrides
 
 
@@ -143,4 +170,6 @@ def expanded(text: str, option: str) -> Path:
         return Path(text).expanduser().resolve()
     except (UnicodeEncodeError, RuntimeError) as error:
         # RuntimeError: no such home, or a link to itself
-        raise UserError(f"{option} {text!a} cannot be used ({error}); write another path.") from None
+        raise UserError(
+            f"{option} {text!a} cannot be used ({error}); write another path."
+        ) from None

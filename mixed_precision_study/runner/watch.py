@@ -43,7 +43,9 @@ def follow_runner() -> None:
         return
     for name in os.environ.keys() & [*OF_A_RUN, "MIXED_PRECISION_COMMIT"]:
         del os.environ[name]
-    said = "no run_all.py is above this process, so the environment variables of its runs are ignored."
+    said = (
+        "no run_all.py is above this process, so the environment variables of its runs are ignored."
+    )
     print(f"mixed_precision_study: {said}", file=sys.stderr)
 
 

@@ -40,16 +40,33 @@ def suite_commit() -> str | None:
         return commit
     if not (ROOT / ".git").exists():  # git would answer for a repository around this folder
         return None
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return None
 
 
 def code_cells(path: Path) -> list[Cell]:
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     return [
-        Cell(cell.get("id"), "".join(cell["source"]), "parameters" in cell["metadata"].get("tags", ()))
+        Cell(
+            cell.get("id"),
+            "".join(cell["source"]),
+            "parameters" in cell["metadata"].get("tags", ()),
+        )
         for cell in cells
     ]
 
@@ -61,7 +78,9 @@ def hash_of(notebook: Path) -> str | None:
     """
     with suppress(OSError, *MALFORMED):
         code = [cell.source for cell in code_cells(notebook) if not cell.sets_parameters]
-        return hashlib.sha256(json.dumps([*code, package_hash(package_state())]).encode()).hexdigest()[:12]
+        return hashlib.sha256(
+            json.dumps([*code, package_hash(package_state())]).encode()
+        ).hexdigest()[:12]
     return None
 
 
@@ -81,7 +100,9 @@ def hash_that_ran() -> str | None:
     which of them it ran.
     """
     given = os.environ.get(HASH_ENV)
-    return given if given is None or {hash_at_import(), hash_now()} == {given} else f"{given}-edited"
+    return (
+        given if given is None or {hash_at_import(), hash_now()} == {given} else f"{given}-edited"
+    )
 
 
 def package_state() -> tuple[tuple[str, int], ...]:
@@ -98,14 +119,22 @@ def package_state() -> tuple[tuple[str, int], ...]:
 def package_hash(state: tuple[tuple[str, int], ...]) -> str:
     """Return the hash of the files in `state`, as package_state() gives it. Unchanged files are read once."""
     paths = [Path(path) for path, _ in state]
-    files = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    files = {
+        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths
+    }
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
     """Return a zip of the package and of `others`, [(name, text)]. Equal files give equal bytes."""
-    paths = [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
-    files: list[Any] = [(path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()) for path in paths]
+    paths = [
+        path
+        for path in sorted(PACKAGE.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    files: list[Any] = [
+        (path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()) for path in paths
+    ]
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as opened:
         for name, content in [*files, *others]:
@@ -124,6 +153,10 @@ def keep_code(folder: Path, notebooks: Iterable[Path]) -> None:
     path = folder / f"code-{digest}.zip"
     if path.exists():
         return
-    others = [(f"notebooks/{one.name}", one.read_text(encoding="utf-8")) for one in sorted(notebooks)]
+    others = [
+        (f"notebooks/{one.name}", one.read_text(encoding="utf-8")) for one in sorted(notebooks)
+    ]
     with written_whole(path) as temporary:
-        temporary.write_bytes(packed_package([*others, ("code.json", json.dumps(hashes, indent=1))]))
+        temporary.write_bytes(
+            packed_package([*others, ("code.json", json.dumps(hashes, indent=1))])
+        )

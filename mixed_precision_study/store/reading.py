@@ -41,14 +41,20 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     return records, left_out
 
 
-def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def json_files(
+    folder: Path, left_out: list[tuple[str, str]]
+) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips to `left_out`.
 
     Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files before archives,
     because the order decides which of several copies of a record stands, see sort_out(). No link is followed.
     """
-    named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")} or {folder.name: folder}
-    for name, path in sorted(named.items(), key=lambda one: (len(one[1].parts), one[1].suffix == ".zip", one[1])):
+    named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")} or {
+        folder.name: folder
+    }
+    for name, path in sorted(
+        named.items(), key=lambda one: (len(one[1].parts), one[1].suffix == ".zip", one[1])
+    ):
         if HIDDEN.search(name) or path.is_dir():
             continue
         if path.suffix == ".json":
@@ -57,9 +63,15 @@ def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[
             try:
                 check_is_file(path)
                 with zipfile.ZipFile(path) as archive:
-                    entries = [one for one in archive.infolist() if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
+                    entries = [
+                        one
+                        for one in archive.infolist()
+                        if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)
+                    ]
                     if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
-                        raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
+                        raise ValueError(
+                            f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB"
+                        )
                     for one in entries:
                         yield f"{name}/{one.filename}", partial(read_entry, archive, one)
             except Exception as error:  # a broken archive raises whatever it likes

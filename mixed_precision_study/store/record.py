@@ -32,7 +32,9 @@ Plain = TypeAliasType("Plain", "bool | Number | Text | list[Plain] | dict[Text, 
 NamedShare = Annotated[tuple[Text, Annotated[Number, Field(ge=0)]], Strict(False)]
 Change = Annotated[tuple[Number, Number | None], Strict(False)]
 Logged = Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]
-Probe = Annotated[tuple[Annotated[Number, Field(ge=1)], Text, Number | None, Number | None], Strict(False)]
+Probe = Annotated[
+    tuple[Annotated[Number, Field(ge=1)], Text, Number | None, Number | None], Strict(False)
+]
 
 SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
 DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
@@ -54,7 +56,9 @@ RESULTS = ("ok", "diverged")  # statuses of what was measured
 class Section(BaseModel):
     """A part of a record. What it does not declare is of another version: plain JSON, which is kept as it is."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=()
+    )
     if not TYPE_CHECKING:  # mypy would take it for a field
         __pydantic_extra__: dict[str, Plain]
 
@@ -343,7 +347,9 @@ class RunRecord(Section):
         vars(self.part_with(name) if name in PLACES else self)[name] = value
 
 
-def places_in(section: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+def places_in(
+    section: type[BaseModel], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (name of a field, names of the sections that lead to it)."""
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
@@ -376,12 +382,22 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
 
     Images of one's own (dataset "folder") are named after the folder that holds them.
     """
-    kept = {name: value for name, value in parameters.items() if name not in (*NO_EFFECT, "precisions")}
+    kept = {
+        name: value for name, value in parameters.items() if name not in (*NO_EFFECT, "precisions")
+    }
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
     digest = digest_of(notebook, kept, precision)
-    words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}", digest)
+    words = (
+        notebook,
+        kept["model"],
+        dataset,
+        precision,
+        f"b{kept['batch_size']}",
+        f"s{kept['seed']}",
+        digest,
+    )
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 
 
@@ -448,7 +464,10 @@ def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
         aside = path.parent / f"other_code-{old.package_version}"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-    elif new.data_fingerprint and (old.data_fingerprint, old.identity) != (new.data_fingerprint, new.identity):
+    elif new.data_fingerprint and (old.data_fingerprint, old.identity) != (
+        new.data_fingerprint,
+        new.identity,
+    ):
         ends = old.data_fingerprint or "unknown_data"
         if old.identity is not None:
             ends = hashlib.sha256(json.dumps([ends, old.identity]).encode()).hexdigest()[:12]
@@ -539,7 +558,9 @@ def lifted(flat: dict) -> dict:
     """Return the nested form of a flat record of version 0.3. Raise ValueError where another version wrote it."""
     version = str(flat.get("package_version"))
     if not version.startswith("0.3."):
-        raise ValueError(f"version {version} wrote it; only records of 0.3 and later are read, so read it with 0.3")
+        raise ValueError(
+            f"version {version} wrote it; only records of 0.3 and later are read, so read it with 0.3"
+        )
     given: dict[str, Any] = MARGINS_OF_0_3.get(flat.get("metric_name") or "", {})
     given = {"data_folder": FOLDERS_OF_0_3.get(flat.get("notebook") or ""), **given, **flat}
     nested: dict = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
@@ -558,7 +579,9 @@ def record_of(value: Any) -> RunRecord:
         raise ValueError("it is no record")
     try:
         record = RunRecord.model_validate(lifted(value) if "run_id" in value else value)
-        known = {name: record.settings[name] for name in Common.model_fields if name in record.settings}
+        known = {
+            name: record.settings[name] for name in Common.model_fields if name in record.settings
+        }
         Common.model_validate(known)
         lacking = [name for name in ("model", "batch_size", "seed") if name not in known]
     except ValidationError as error:
@@ -598,7 +621,11 @@ def contradiction(record: dict) -> str | None:
         return "status ok, but no peak_allocated_mib above 0 and above data_on_device_mib"
     if not record["epoch_seconds"] or not all((one or 0) > 0 for one in record["epoch_seconds"]):
         return "status ok, but no usable epoch_seconds"
-    return None if all(one > 0 for one in record["block_seconds"]) else "status ok, but no usable block_seconds"
+    return (
+        None
+        if all(one > 0 for one in record["block_seconds"])
+        else "status ok, but no usable block_seconds"
+    )
 
 
 def data_asked_for(record: dict) -> str | None:
@@ -619,7 +646,9 @@ def comparison_key(record: dict) -> tuple:
     values = {**record, "dataset_used": used}
     fields = [(name, json.dumps(values[name])) for name in SAME]
     settings = {name: value for name, value in record["settings"].items() if name not in OF_ONE_RUN}
-    named = {f"{name} (parameter)" if name in SAME else name: value for name, value in settings.items()}
+    named = {
+        f"{name} (parameter)" if name in SAME else name: value for name, value in settings.items()
+    }
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
     return (*fields, *((name, json.dumps(named[name])) for name in sorted(named)))
 
@@ -636,7 +665,9 @@ def is_explanation(record: dict) -> bool:
 
 def too_short_for_energy(seconds: float) -> str | None:
     """Return why the energy of so many seconds of timed training is no figure, or None where it is."""
-    short = f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
+    short = (
+        f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
+    )
     return short if seconds < SHORTEST_FOR_ENERGY else None
 
 

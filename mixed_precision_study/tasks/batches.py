@@ -14,7 +14,9 @@ from torch.nn.utils.rnn import PackedSequence
 Batch = Any  # a tuple of tensors, or the nest of a reader's own data
 
 
-def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable = lambda value: False) -> Any:
+def mapped(
+    value: Any, convert: Callable, path: str = "batch", is_leaf: Callable = lambda value: False
+) -> Any:
     """Return the same nest with convert(leaf, path) in place of each leaf. The nest that is given does not change.
 
     Taken apart are tuples, lists, mappings, dataclasses and packed sequences, but neither what
@@ -28,7 +30,11 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
 
     same: Any
     own_kind = isinstance(value, Mapping) and not isinstance(value, dict | UserDict)
-    if isinstance(value, torch.Tensor | torch.Size) or is_leaf(value) or (own_kind and hasattr(value, "to")):
+    if (
+        isinstance(value, torch.Tensor | torch.Size)
+        or is_leaf(value)
+        or (own_kind and hasattr(value, "to"))
+    ):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
@@ -45,7 +51,9 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
         return same
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         same = copy.copy(value)
-        for name in [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]:
+        for name in [
+            field.name for field in dataclasses.fields(value) if hasattr(value, field.name)
+        ]:
             object.__setattr__(same, name, inner(getattr(value, name), f".{name}"))
         return same
     if not isinstance(value, list | tuple):
@@ -54,7 +62,9 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
-def leaves_of(value: Any, path: str = "batch", is_leaf: Callable = lambda value: False) -> list[tuple[str, Any]]:
+def leaves_of(
+    value: Any, path: str = "batch", is_leaf: Callable = lambda value: False
+) -> list[tuple[str, Any]]:
     """Return (path, leaf) of each leaf of a nest, such as ("batch['labels'][0]", tensor)."""
     leaves: list[tuple[str, Any]] = []
 
@@ -78,7 +88,9 @@ def fingerprint_of(*parts: Any) -> str:
     found = hashlib.sha256()
     for part in parts:
         is_tensor = isinstance(part, torch.Tensor)
-        found.update(f"{tuple(part.shape)} {part.dtype};".encode() if is_tensor else f"{part!r};".encode())
+        found.update(
+            f"{tuple(part.shape)} {part.dtype};".encode() if is_tensor else f"{part!r};".encode()
+        )
         if is_tensor and part.numel():
             found.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()[:12]

@@ -42,7 +42,9 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
         bare = "".join(filter(str.isalnum, place.name.lower()))
         # runs on other images must never be compared with them
         if bare in ("", "auto", "synthetic", *CLASS_COUNTS):
-            raise UserError(f'your images get the name of their folder, so data_dir cannot be "{place}"; rename it.')
+            raise UserError(
+                f'your images get the name of their folder, so data_dir cannot be "{place}"; rename it.'
+            )
         print(f"Your images are resized to {side} x {side} pixels (image_size).")
         images = images_in_tree(place, side, own=True)
     elif name in KINDS and (place / name / "train").is_dir():
@@ -62,7 +64,9 @@ class Cifar(ImageData):
 
     folder = "cifar10"
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str):
+    def __init__(
+        self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str
+    ):
         super().__init__(settings, device, source, used)
         train, test, self.classes = images
         self.title = TITLES.get(used)
@@ -77,7 +81,9 @@ class Cifar(ImageData):
         if settings.loader == "gpu":
             self.padded = torch.nn.functional.pad(self.images.to(device), [self.padding] * 4)
             self.train_labels = self.labels.to(device)
-        self.augment = v2.Compose([v2.RandomCrop(self.side, padding=self.padding), v2.RandomHorizontalFlip()])
+        self.augment = v2.Compose(
+            [v2.RandomCrop(self.side, padding=self.padding), v2.RandomHorizontalFlip()]
+        )
         self.training = torch.arange(self.train_samples)
         # in a folder the images lie class by class: the first would be of a few classes
         if settings.max_steps:
@@ -90,7 +96,9 @@ class Cifar(ImageData):
         """The accuracy of always naming the most frequent class of the test images."""
         return self.test_labels.bincount().max().item() / self.eval_samples
 
-    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def gpu_batches(
+        self, generator: torch.Generator, dtype: torch.dtype, size: int
+    ) -> Iterator[Batch]:
         """Yield random windows of padded images, half mirrored. As many batches as CROP_BYTES hold are made at once."""
         count = self.train_samples
         draw: dict[str, Any] = {"generator": generator, "device": self.device}
@@ -102,11 +110,18 @@ class Cifar(ImageData):
         straight = torch.rand(count, 1, **draw) < 0.5
         channels = torch.arange(3, device=self.device)[None, :, None, None]
         together = max(1, CROP_BYTES // (size * 12 * self.settings.image_size**2)) * size
-        parts = [part[: count // size * size].split(together) for part in (order, tops, lefts, straight)]
+        parts = [
+            part[: count // size * size].split(together) for part in (order, tops, lefts, straight)
+        ]
         for chosen, top, left, is_straight in zip(*parts, strict=True):
             rows = top + window
             columns = left + torch.where(is_straight, window, self.side - 1 - window)
-            windows = (chosen[:, None, None, None], channels, rows[:, None, :, None], columns[:, None, None, :])
+            windows = (
+                chosen[:, None, None, None],
+                channels,
+                rows[:, None, :, None],
+                columns[:, None, None, :],
+            )
             images = self.normalise(self.padded[windows], dtype)
             labels = self.train_labels[chosen]
             yield from zip(images.split(size), labels.split(size), strict=True)
@@ -121,7 +136,9 @@ class Cifar(ImageData):
         """Describe a batch and return its first ten images as one picture, small ones enlarged."""
         picture = self.picture(10)
         times = max(1, 64 // self.side)
-        return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
+        return picture.resize(
+            (times * picture.width, times * picture.height), Image.Resampling.NEAREST
+        )
 
 
 def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
@@ -129,7 +146,9 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
 
     Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
     """
-    classes = sorted(path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name))
+    classes = sorted(
+        path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name)
+    )
     samples: list[tuple[Path, int]] = []  # with their labels
     counts: list[int] = []
     for part in ("train", "test"):
@@ -176,7 +195,8 @@ def torchvision_copy(name: str, folder: Path) -> tuple:
                     raise
     parts = [kind(folder, train=is_train) for is_train in (True, False)]
     train, test = (
-        (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets)) for part in parts
+        (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets))
+        for part in parts
     )
     return (train, test, parts[0].classes), "download", name
 
@@ -191,6 +211,8 @@ def made_up_images(device: torch.device) -> tuple:
         labels = torch.randint(10, (count,), generator=generator)
         images = torch.empty(count, 3, 32, 32, dtype=torch.uint8)
         for some, chosen in zip(images.split(4096), labels.split(4096), strict=True):
-            some.copy_((patterns[chosen] * 0.4 + torch.rand(some.shape, generator=generator) * 0.6) * 255)
+            some.copy_(
+                (patterns[chosen] * 0.4 + torch.rand(some.shape, generator=generator) * 0.6) * 255
+            )
         parts.append((images, labels))
     return (*parts, [f"class {number}" for number in range(10)]), "synthetic", "synthetic"

@@ -12,7 +12,9 @@ SAMPLED_FILES = 64  # of others, spread over all
 SAMPLED_BYTES = 2**16  # from the beginning of each
 
 
-def data_files_hash(parameters: dict, auto: str | None = None, base: str | Path = ".") -> str | None:
+def data_files_hash(
+    parameters: dict, auto: str | None = None, base: str | Path = "."
+) -> str | None:
     """Return 12 hex digits for the files that a run's parameters name, or None where there are none.
 
     `auto` is the folder in data_dir that dataset="auto" stands for. `base` is the folder that relative paths begin in.
@@ -31,7 +33,10 @@ def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str |
     if parameters.get("csv_path") and dataset in ("auto", "csv"):
         path = base / parameters["csv_path"]
         with path.open(encoding="utf-8-sig", newline="") as opened:
-            return [path, *(path.parent / row["path"] / row["image"] for row in csv.DictReader(opened))]
+            return [
+                path,
+                *(path.parent / row["path"] / row["image"] for row in csv.DictReader(opened)),
+            ]
     folder = base / parameters["data_dir"]
     if dataset != "folder":
         folder = folder / (auto if auto and dataset == "auto" else dataset)

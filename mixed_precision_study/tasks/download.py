@@ -15,11 +15,15 @@ def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
     with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 the addresses are ours
         content = answer.read()
     if sum_of(content) != wanted:
-        raise OSError(f"{url.rpartition('/')[2]} came with a wrong checksum: it was changed or cut off on the way")
+        raise OSError(
+            f"{url.rpartition('/')[2]} came with a wrong checksum: it was changed or cut off on the way"
+        )
     return content
 
 
-def found_or_made_up(dataset: str, name: str, find: Callable, make_up: Callable, advice: str) -> Any:
+def found_or_made_up(
+    dataset: str, name: str, find: Callable, make_up: Callable, advice: str
+) -> Any:
     """Return `find()`, or `make_up()` for dataset "synthetic", and for "auto" where the data are not available.
 
     Where those of another dataset are missing, raise a UserError with `advice`.
@@ -38,6 +42,8 @@ def found_or_made_up(dataset: str, name: str, find: Callable, make_up: Callable,
 
 def announced(data: TrainingData, also: str = "") -> Any:
     title = data.used if data.source == data.used else f"{data.used} ({data.source})"
-    print(f"{title}: {data.train_samples:,} {data.sample_unit} to train on, {data.eval_samples:,} held out{also}")
+    print(
+        f"{title}: {data.train_samples:,} {data.sample_unit} to train on, {data.eval_samples:,} held out{also}"
+    )
     startup.lap("data")
     return data

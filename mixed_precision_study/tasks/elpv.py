@@ -41,7 +41,9 @@ def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
     else:
         advice = "install it with: pip install --force-reinstall elpv-dataset"
         make_up = partial(made_up_cells, size, device)
-        images = found_or_made_up(settings.dataset, "ELPV", partial(elpv_images, size), make_up, advice)
+        images = found_or_made_up(
+            settings.dataset, "ELPV", partial(elpv_images, size), make_up, advice
+        )
     return announced(NumberedImages(settings, device, *images))
 
 
@@ -54,7 +56,9 @@ class NumberedImages(ImageData):
 
     mean, std = 127.5, 64.0
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str):
+    def __init__(
+        self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str
+    ):
         super().__init__(settings, device, source, used)
         self.take, self.paths, self.labels = images
         low, high = self.labels.min().item(), self.labels.max().item()
@@ -75,21 +79,32 @@ class NumberedImages(ImageData):
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
-            say_copies(*([self.paths[index] for index in part] for part in (self.training, self.held_out)))
+            say_copies(
+                *([self.paths[index] for index in part] for part in (self.training, self.held_out))
+            )
         if settings.loader == "gpu":
-            parts = (decode_all(self.take, len(self.labels)), self.labels, self.training, self.held_out)
+            parts = (
+                decode_all(self.take, len(self.labels)),
+                self.labels,
+                self.training,
+                self.held_out,
+            )
             self.on_device = [part.to(device) for part in parts]
 
     @property
     def chance(self) -> float:
         """The mean absolute error of always answering the median of the training labels."""
-        return (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
+        return (
+            (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
+        )
 
     def stored_batches(self, places: torch.Tensor, size: int) -> Iterator[Batch]:
         pixels, labels, *_ = self.on_device
         return ((pixels[chosen], labels[chosen]) for chosen in places.split(size))
 
-    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def gpu_batches(
+        self, generator: torch.Generator, dtype: torch.dtype, size: int
+    ) -> Iterator[Batch]:
         order = torch.randperm(self.train_samples, generator=generator, device=self.device)
         return self.normalised(self.stored_batches(self.on_device[2][order], size), dtype)
 
@@ -121,7 +136,12 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
         try:
             labels.append(float({"True": 1, "False": 0}.get(row["label"], row["label"])))
             paths.append(path.parent / row["path"] / row["image"])
-            sound = row["path"] and row["image"] and abs(labels[-1]) <= MAX_LABEL and not any(row.get(None, ()))
+            sound = (
+                row["path"]
+                and row["image"]
+                and abs(labels[-1]) <= MAX_LABEL
+                and not any(row.get(None, ()))
+            )
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
@@ -135,10 +155,19 @@ def elpv_images(size: tuple[int, int]) -> tuple:
         require_packages({"elpv_dataset": "elpv-dataset"})
     folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
     rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
-    return image_files([folder / row[0] for row in rows], [float(row[1]) for row in rows], size, "L", "package", "elpv")
+    return image_files(
+        [folder / row[0] for row in rows],
+        [float(row[1]) for row in rows],
+        size,
+        "L",
+        "package",
+        "elpv",
+    )
 
 
-def image_files(paths: list[Path], labels: list[float], size: tuple[int, int], mode: str, *origin: str) -> tuple:
+def image_files(
+    paths: list[Path], labels: list[float], size: tuple[int, int], mode: str, *origin: str
+) -> tuple:
     """Return what NumberedImages takes, of image files with 3 channels for mode "RGB" or 1 for "L"."""
 
     def read(index: int) -> torch.Tensor:
@@ -151,7 +180,9 @@ def image_files(paths: list[Path], labels: list[float], size: tuple[int, int], m
 
 def made_up_cells(size: tuple[int, int], device: torch.device) -> tuple:
     """Return made-up grey images whose mean brightness is their label, from 0 to 1; on the CPU only a few."""
-    labels = torch.rand(2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0))
+    labels = torch.rand(
+        2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0)
+    )
 
     def read(index: int) -> torch.Tensor:
         noise = torch.rand(1, *size, generator=torch.Generator().manual_seed(index))

@@ -54,10 +54,14 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
             if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):
                 return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
-                raise ValueError("it holds numbers of 32 bits, whose range nobody knows; save it with 8 or 16 bits")
+                raise ValueError(
+                    "it holds numbers of 32 bits, whose range nobody knows; save it with 8 or 16 bits"
+                )
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
-        raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
+        raise UserError(
+            f"the image {path} cannot be read ({error}); repair it or leave it out."
+        ) from None
 
 
 def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -79,7 +83,9 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
     """Print how many held-out files have the contents of a training file, because their metric flatters."""
     known, others = ({hash_of_files([path]) for path in set(paths)} for paths in (train, held_out))
     if copies := len(known & others):
-        print(f"NOTICE: {copies:,} held-out images are training images, too, so the metric flatters.")
+        print(
+            f"NOTICE: {copies:,} held-out images are training images, too, so the metric flatters."
+        )
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
@@ -96,11 +102,15 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
             return error
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
-    forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
+    forked: dict[str, Any] = (
+        {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
+    )
     images = None
     # the generator, because the loader would draw from the global one
     with progress(count, "decoding images") as bar:
-        for chunk in DataLoader(range(count), 16, collate_fn=decode, generator=torch.Generator(), **forked):
+        for chunk in DataLoader(
+            range(count), 16, collate_fn=decode, generator=torch.Generator(), **forked
+        ):
             if isinstance(chunk, UserError):
                 raise chunk
             if images is None:
@@ -148,7 +158,9 @@ class ImageData(TrainingData):
     def steps_per_epoch(self, size: int) -> int:
         steps = self.train_samples // size
         if steps == 0:
-            raise UserError(f"batch_size {size} is larger than the training set of {self.train_samples} images.")
+            raise UserError(
+                f"batch_size {size} is larger than the training set of {self.train_samples} images."
+            )
         return min(steps, self.settings.max_steps or steps)
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
@@ -157,7 +169,9 @@ class ImageData(TrainingData):
             batches = self.gpu_batches(torch.Generator(self.device).manual_seed(seed), dtype, size)
         else:
             generator = torch.Generator().manual_seed(seed)
-            batches = self.worker_batches(self.training, size, shuffle=True, drop_last=True, generator=generator)
+            batches = self.worker_batches(
+                self.training, size, shuffle=True, drop_last=True, generator=generator
+            )
             batches = self.normalised(batches, dtype)
         return itertools.islice(batches, self.steps_per_epoch(size))
 
@@ -175,14 +189,21 @@ class ImageData(TrainingData):
         if self.settings.num_workers and hasattr(os, "fork"):
             options |= {"num_workers": self.settings.num_workers, "multiprocessing_context": "fork"}
         pinned = self.device.type == "cuda"
-        for batch in DataLoader(indices.tolist(), size, collate_fn=collate, pin_memory=pinned, **options):
+        for batch in DataLoader(
+            indices.tolist(), size, collate_fn=collate, pin_memory=pinned, **options
+        ):
             yield tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def picture(self, count: int, step: int = 1) -> Image.Image:
         """Describe a batch and return its first `count` images side by side, every `step`-th pixel of them."""
         size = 32 if self.settings.batch_size == "max" else self.settings.batch_size
         images, labels = self.example(size)
-        print(f"A batch: images {tuple(images.shape)}, {self.steps_per_epoch(size)} steps per epoch;", end=" ")
+        print(
+            f"A batch: images {tuple(images.shape)}, {self.steps_per_epoch(size)} steps per epoch;",
+            end=" ",
+        )
         print(f"labels {labels[:8].tolist()}")
-        grid = make_grid(images[:count, :, ::step, ::step].float().cpu(), nrow=count, normalize=True)
+        grid = make_grid(
+            images[:count, :, ::step, ::step].float().cpu(), nrow=count, normalize=True
+        )
         return to_pil_image(grid)

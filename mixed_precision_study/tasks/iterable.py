@@ -83,7 +83,11 @@ class IterableData(TrainingData):
                 held = parts_of(step)
                 if not first:
                     first = [part for _, part in held if isinstance(part, torch.Tensor)]
-                kept = [one for one in held if isinstance(one[1], torch.Tensor | str | bytes | bool | tuple)]
+                kept = [
+                    one
+                    for one in held
+                    if isinstance(one[1], torch.Tensor | str | bytes | bool | tuple)
+                ]
                 self.steps_hashed.append(fingerprint_of(*itertools.chain(*kept)))
         except RecursionError:
             raise UserError("a batch holds itself; take that reference out of it.") from None
@@ -107,7 +111,9 @@ class IterableData(TrainingData):
                 f"{different} of {len(shapes)} steps have batches of another shape or type than the first, but a"
                 ' CUDA graph takes one; pad all to one length, or run them with execution="eager" or "compile".'
             )
-        print(f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA graph takes one shape.")
+        print(
+            f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA graph takes one shape."
+        )
         shapes.pop()
         self.limit = len(shapes)
         self.counted[0].pop()
@@ -139,9 +145,15 @@ class IterableData(TrainingData):
                     )
                 if not self.counted and number == 0:
                     of_loader = getattr(batches, "batch_size", None)
-                    self.place, self.size = counted_place(parts[0], self.shape, self.wanted, of_loader)
-                found.append((0, 0) if epoch is None else (hash(tuple(self.shape)), self.samples_of_step()))
-                seed_all(self.seed, epoch or 0, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0))
+                    self.place, self.size = counted_place(
+                        parts[0], self.shape, self.wanted, of_loader
+                    )
+                found.append(
+                    (0, 0) if epoch is None else (hash(tuple(self.shape)), self.samples_of_step())
+                )
+                seed_all(
+                    self.seed, epoch or 0, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0)
+                )
                 yield parts if accumulate > 1 else parts[0]
                 set_random_state(own)
         finally:
@@ -162,7 +174,9 @@ class IterableData(TrainingData):
     def samples_of_step(self) -> int:
         """Return how many samples the step has that was read last. See counted_place()."""
         pattern, dimension = self.place
-        found = {place[0]: size for name, size, _ in self.shape if (place := re.match(pattern, name))}
+        found = {
+            place[0]: size for name, size, _ in self.shape if (place := re.match(pattern, name))
+        }
         return sum(1 if dimension is None else size[dimension] for size in found.values())
 
     def moved(self, leaf: Any, path: str) -> Any:
@@ -177,7 +191,9 @@ class IterableData(TrainingData):
             if isinstance(part, torch.Tensor):
                 if part.is_nested:
                     name = f"batch{place.partition(']')[2]}"
-                    raise UserError(f"{name} is a nested tensor, so give its values() and offsets() instead.")
+                    raise UserError(
+                        f"{name} is a nested tensor, so give its values() and offsets() instead."
+                    )
                 self.shape.append((place, part.shape, part.dtype))
         if self.device is None or not hasattr(leaf, "to"):
             return leaf
@@ -222,7 +238,9 @@ def check_readable(name: str, batches: Any) -> None:
             f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, batch_size=...), or"
             " with batch_size=None if it yields whole batches."
         )
-    if isinstance(batches, Iterator) or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+    if isinstance(batches, Iterator) or not (
+        hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
+    ):
         raise UserError(
             f"{name}, of type {type(batches).__name__}, cannot be read again and again; give a list, a DataLoader"
             " or a class with __iter__."
@@ -235,7 +253,9 @@ def is_numbers(value: Any) -> bool:
     """Return whether a value is a list, of any depth, of numbers that are no flags."""
     if not isinstance(value, list) or not value:
         return False
-    return all(is_number(one) or is_numbers(list(one) if isinstance(one, tuple) else one) for one in value)
+    return all(
+        is_number(one) or is_numbers(list(one) if isinstance(one, tuple) else one) for one in value
+    )
 
 
 def is_number(value: Any) -> bool:
@@ -247,7 +267,11 @@ def as_tensor(value: Any) -> Any:
     if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
         return value
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-        return torch.from_numpy(numpy.array(value, order="C")) if hasattr(value, "dtype") else torch.tensor(value)
+        return (
+            torch.from_numpy(numpy.array(value, order="C"))
+            if hasattr(value, "dtype")
+            else torch.tensor(value)
+        )
     return value
 
 
@@ -262,7 +286,9 @@ def parts_of(value: Any, path: str = "batch") -> list[tuple[str, Any]]:
     return found
 
 
-def counted_place(batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any) -> tuple[tuple, int]:
+def counted_place(
+    batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any
+) -> tuple[tuple, int]:
     """Return where samples are counted, and how many the first batch has.
 
     Where is (pattern, dimension): that of a tensor with this path in the step, or None to count the
@@ -278,7 +304,9 @@ def counted_place(batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any) 
     every = known | others
     if wanted and wanted not in {1, *every.values()}:
         sizes = ", ".join(map(str, dict.fromkeys(every.values())))
-        raise UserError(f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {sizes}.")
+        raise UserError(
+            f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {sizes}."
+        )
     if not wanted and size != of_loader and len(set(likely)) > 1:
         print(
             f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
@@ -291,7 +319,9 @@ def ranked_sizes(batch: Any, shapes: list[tuple]) -> list[dict[tuple, int]]:
     """Return {place: size} of four kinds of sizes in a first batch, the likeliest number of samples first."""
     ranked: list[dict[tuple, int]] = [{}, {}, {}, {}]
     first, lengths, inside, others = ranked
-    for path, part in leaves_of(batch, "", lambda part: isinstance(part, list) and part is not batch):
+    for path, part in leaves_of(
+        batch, "", lambda part: isinstance(part, list) and part is not batch
+    ):
         if isinstance(part, list):
             of_tensors = part and isinstance(part[0], torch.Tensor | tuple)
             (lengths if of_tensors else others)[EACH + re.escape(path) + EACH, None] = len(part)

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN (tanh)", "rnn_relu": "RNN (ReLU)"}
-RNNS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN}
+RNNS = {
+    "lstm": torch.nn.LSTM,
+    "gru": torch.nn.GRU,
+    "rnn_tanh": torch.nn.RNN,
+    "rnn_relu": torch.nn.RNN,
+}
 
 
 def title_of(settings: Any) -> str:
@@ -44,7 +49,9 @@ class TransformerLayer(torch.nn.Module):
         parts = self.inward(x).unflatten(-1, (3, self.heads, -1))
         query, key, value = parts.permute(2, 1, 3, 0, 4)  # each (B, heads, T, units of a head)
         dropout = self.dropout.p if self.training else 0.0
-        seen = torch.nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        seen = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=dropout, is_causal=True
+        )
         return self.outward(seen.permute(2, 0, 1, 3).flatten(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +75,14 @@ class LanguageModel(torch.nn.Module):
     """
 
     def __init__(
-        self, kind: str, words: int, units: int, layers: int, dropout: float, heads: int = 1, longest: int = 512
+        self,
+        kind: str,
+        words: int,
+        units: int,
+        layers: int,
+        dropout: float,
+        heads: int = 1,
+        longest: int = 512,
     ):
         super().__init__()
         padded = (words + 7) // 8 * 8
@@ -81,8 +95,12 @@ class LanguageModel(torch.nn.Module):
             parts = [TransformerLayer(units, heads, min(dropout, 0.1)) for _ in range(layers)]
             self.body = torch.nn.Sequential(*parts, torch.nn.LayerNorm(units))
         else:
-            extra: dict[str, Any] = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
-            self.body = RNNS[kind](units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra)
+            extra: dict[str, Any] = (
+                {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
+            )
+            self.body = RNNS[kind](
+                units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra
+            )
         self.decoder = torch.nn.Linear(units, padded)
         self.dropout = torch.nn.Dropout(dropout)
         self.last_dropout = torch.nn.Dropout(0.0 if kind == "transformer" else dropout)
@@ -101,7 +119,9 @@ class LanguageModel(torch.nn.Module):
         return self.decoder(self.last_dropout(output)), hidden
 
 
-def write_words(network: torch.nn.Module, data: Any, settings: Any, device: torch.device) -> list[str]:
+def write_words(
+    network: torch.nn.Module, data: Any, settings: Any, device: torch.device
+) -> list[str]:
     """Return `settings.generate_words` words that a LanguageModel writes after a wikitext.Text, drawn with the seed.
 
     A recurrent network keeps its state from word to word, but the Transformer reads the last `bptt` words each time.
@@ -112,7 +132,9 @@ def write_words(network: torch.nn.Module, data: Any, settings: Any, device: torc
     # as at the start of a line
     written = [data.vocabulary.index("<eos>") if "<eos>" in data.vocabulary else 0]
     while len(written) <= settings.generate_words:
-        known = torch.tensor(written[-settings.bptt :] if hidden is None else written[-1:], device=device)
+        known = torch.tensor(
+            written[-settings.bptt :] if hidden is None else written[-1:], device=device
+        )
         logits, hidden = network(known[:, None], hidden)
         scores = logits[-1, 0, : len(data.vocabulary)].double().cpu()  # without the padding words
         if not scores.isfinite().all():

@@ -13,7 +13,9 @@ class WideBlock(torch.nn.Module):
         self.conv1 = torch.nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.conv2 = torch.nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.dropout = torch.nn.Dropout(dropout)
-        self.shortcut = torch.nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs else None
+        self.shortcut = (
+            torch.nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs else None
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm1(x).relu()
@@ -27,7 +29,9 @@ class WideResNet(torch.nn.Module):
     momentum: the share of the newest batch in the averages of batch normalisation.
     """
 
-    def __init__(self, classes: int, dropout: float, momentum: float = 0.1, depth: int = 28, width: int = 10):
+    def __init__(
+        self, classes: int, dropout: float, momentum: float = 0.1, depth: int = 28, width: int = 10
+    ):
         super().__init__()
         layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)]
         inputs = 16

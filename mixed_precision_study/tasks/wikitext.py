@@ -17,7 +17,9 @@ from ..store.files import written_whole
 from .batches import Batch, TrainingData, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 
-WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
+WIKITEXT_URL = (
+    "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
+)
 WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0" and the bytes
     "train.txt": "2d84b35af79e411d73ea7cae83c73964c6ac83b4",
     "valid.txt": "eec944eb2d9e46061cd34a6913528797db6842fc",
@@ -34,7 +36,9 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Text":
     folder = Path(settings.data_dir) / "wikitext-2"
     advice = f"put train.txt, valid.txt and test.txt into {folder}"
     find, make_up = partial(wikitext_in, folder), partial(made_up_text, device)
-    data = Text(settings, device, *found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice))
+    data = Text(
+        settings, device, *found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice)
+    )
     return announced(data, f", vocabulary {len(data.vocabulary):,}")
 
 
@@ -47,11 +51,15 @@ class Text(TrainingData):
     sample_unit = "tokens"
     folder = "wikitext-2"
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, texts: tuple, source: str, used: str):
+    def __init__(
+        self, settings: SimpleNamespace, device: torch.device, texts: tuple, source: str, used: str
+    ):
         self.settings, self.device = settings, device
         self.source, self.used, self.title = source, used, TITLES.get(used)
         self.train, self.valid, self.test, self.vocabulary = texts
-        self.fingerprint = fingerprint_of(self.train, self.valid, self.test, "\n".join(self.vocabulary))
+        self.fingerprint = fingerprint_of(
+            self.train, self.valid, self.test, "\n".join(self.vocabulary)
+        )
         self.train_samples: int = len(self.train)
         self.eval_samples: int = len(self.valid)
         self.samples_per_item = settings.bptt
@@ -70,8 +78,16 @@ class Text(TrainingData):
         """Return the text (N,) as (N // columns, columns) on the device, without the words left over."""
         bptt = self.settings.bptt
         if len(words) // columns <= bptt:
-            raise UserError(f"{len(words)} words of text are too few for {columns} columns of more than {bptt} (bptt).")
-        return words[: len(words) // columns * columns].view(columns, -1).t().contiguous().to(self.device)
+            raise UserError(
+                f"{len(words)} words of text are too few for {columns} columns of more than {bptt} (bptt)."
+            )
+        return (
+            words[: len(words) // columns * columns]
+            .view(columns, -1)
+            .t()
+            .contiguous()
+            .to(self.device)
+        )
 
     def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
         """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last one is left out.
@@ -101,7 +117,11 @@ class Text(TrainingData):
         The loss stays the same, because a recurrent network carries its state over. A batch has at most as many words
         as a training batch of `size` columns, so it needs no more memory. A transformer sees bptt words at most.
         """
-        joined = 1 if getattr(self.settings, "model", None) == "transformer" else max(1, size // EVAL_COLUMNS)
+        joined = (
+            1
+            if getattr(self.settings, "model", None) == "transformer"
+            else max(1, size // EVAL_COLUMNS)
+        )
         return self.segments(columns, self.settings.max_steps, joined)
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
@@ -116,8 +136,13 @@ class Text(TrainingData):
     def show(self) -> None:
         """Print the shape of a batch and the first words of a column, with those to be predicted."""
         words, next_words = self.example(self.asked_size)
-        print(f"A batch: words {tuple(words.shape)}, {self.steps_per_epoch(self.asked_size)} steps per epoch")
-        for title, column in (("The first column reads:", words), ("To be predicted:       ", next_words)):
+        print(
+            f"A batch: words {tuple(words.shape)}, {self.steps_per_epoch(self.asked_size)} steps per epoch"
+        )
+        for title, column in (
+            ("The first column reads:", words),
+            ("To be predicted:       ", next_words),
+        ):
             print(title, *(self.vocabulary[number] for number in column[:12, 0].tolist()))
 
 
@@ -135,7 +160,9 @@ def wikitext_in(folder: Path) -> tuple:
     if lacking := [name for name in NEEDED if not (folder / name).exists()]:
         for path in folder.glob("*.txt"):  # a text of one's own is never replaced
             if git_blob(path.read_bytes()) not in WIKITEXT_BLOBS.values():
-                raise UserError(f"{folder} holds {path.name} and lacks {lacking[0]}; put it there, too.")
+                raise UserError(
+                    f"{folder} holds {path.name} and lacks {lacking[0]}; put it there, too."
+                )
         folder.mkdir(parents=True, exist_ok=True)
         for name, blob in WIKITEXT_BLOBS.items():
             content = downloaded(WIKITEXT_URL + name, git_blob, blob)
@@ -151,9 +178,15 @@ def wikitext_in(folder: Path) -> tuple:
             try:
                 lines = content.decode().splitlines()
             except UnicodeDecodeError as error:
-                raise UserError(f"{folder / name} cannot be read ({error}); it must be a text file in UTF-8.") from None
-            texts[name.removesuffix(".txt")] = [word for line in lines for word in (*line.split(), "<eos>")]
-    vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
+                raise UserError(
+                    f"{folder / name} cannot be read ({error}); it must be a text file in UTF-8."
+                ) from None
+            texts[name.removesuffix(".txt")] = [
+                word for line in lines for word in (*line.split(), "<eos>")
+            ]
+    vocabulary = {
+        word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))
+    }
     unknown = vocabulary["<unk>"]
     numbers = (
         torch.tensor([vocabulary.get(word, unknown) for word in texts[part]], dtype=torch.long)
@@ -161,7 +194,9 @@ def wikitext_in(folder: Path) -> tuple:
     )
     used = "wikitext-2"
     if not known:
-        print(f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like.")
+        print(
+            f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like."
+        )
         used += "-like"
     return (*numbers, list(vocabulary)), source, used
 
@@ -180,11 +215,17 @@ def made_up_text(device: torch.device) -> tuple:
     if device.type == "cuda":
         words, counts = 33_278, (2_088_628, 217_646)
     frequency = 1 / torch.arange(1, words + 1)
-    successor = torch.multinomial(frequency, words, replacement=True, generator=torch.Generator().manual_seed(1))
+    successor = torch.multinomial(
+        frequency, words, replacement=True, generator=torch.Generator().manual_seed(1)
+    )
     texts = []
     for count in counts:
         text = torch.multinomial(frequency, count, replacement=True, generator=generator)
         follows = torch.rand(count, generator=generator) < 0.5
         text[1:] = torch.where(follows[1:], successor[text[:-1]], text[1:])
         texts.append(text)
-    return (*texts, texts[0][:0], [f"word{number}" for number in range(words)]), "synthetic", "synthetic"
+    return (
+        (*texts, texts[0][:0], [f"word{number}" for number in range(words)]),
+        "synthetic",
+        "synthetic",
+    )

@@ -25,7 +25,9 @@ def limit_memory(gib: float, device: torch.device) -> None:
     if gib and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > total:
-            raise UserError(f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, or 0 for all.")
+            raise UserError(
+                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, or 0 for all."
+            )
         # of the current device, the only one in use
         torch.cuda.set_per_process_memory_fraction(gib / total)
 
@@ -124,7 +126,9 @@ def largest_batch(
     Raises Unsupported on the CPU, torch.OutOfMemoryError if not even one item fits.
     """
     if device.type != "cuda":
-        raise Unsupported('batch_size "max" needs a GPU: on the CPU no memory limit is searched for')
+        raise Unsupported(
+            'batch_size "max" needs a GPU: on the CPU no memory limit is searched for'
+        )
     good = 0
     bad = None
     size = rounded(min(16, limit))
@@ -141,7 +145,9 @@ def largest_batch(
             size = rounded((good + bad) // 2)
     speeds = [speed for *_, speed in record.batch_probes if speed]
     fastest = max(speeds, default=1e9)
-    while good and not probe(record, make_trainer, batches, good, device, rows, good * rows / fastest):
+    while good and not probe(
+        record, make_trainer, batches, good, device, rows, good * rows / fastest
+    ):
         good = rounded(good * 15 // 16) if good > 8 else good - 1
     if not good:
         raise torch.OutOfMemoryError("out of memory: not even a batch of one sample can be trained")

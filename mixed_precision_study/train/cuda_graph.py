@@ -69,13 +69,19 @@ class DeviceScaler:
         if self.enabled:
             self.skipped.add_(self.found_inf)
         if self.dynamic:
-            torch._amp_update_scale_(self.factor, self.good_steps, self.found_inf, 2.0, 0.5, self.growth_interval)
+            torch._amp_update_scale_(
+                self.factor, self.good_steps, self.found_inf, 2.0, 0.5, self.growth_interval
+            )
 
     def get_scale(self) -> float:
         return self.factor.item()
 
     def state_dict(self) -> dict:
-        factors = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": self.growth_interval}
+        factors = {
+            "growth_factor": 2.0,
+            "backoff_factor": 0.5,
+            "growth_interval": self.growth_interval,
+        }
         return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}
 
 
@@ -107,7 +113,9 @@ def fill(places: Any, values: Any, name: str) -> None:
     """
     old, new = leaves_of(places, name), leaves_of(values, name)
     if [path for path, _ in old] != [path for path, _ in new]:
-        raise Unsupported(f"a CUDA graph takes batches of one structure, but the parts of {name} change")
+        raise Unsupported(
+            f"a CUDA graph takes batches of one structure, but the parts of {name} change"
+        )
     for (path, place), (_, value) in zip(old, new, strict=True):
         both = isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor)
         if both and place.shape == value.shape and place.dtype == value.dtype:
@@ -126,7 +134,11 @@ def same_value(place: Any, value: Any) -> bool:
 
 
 def described(value: Any) -> str:
-    return f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else reprlib.repr(value)
+    return (
+        f"{tuple(value.shape)} of {value.dtype}"
+        if isinstance(value, torch.Tensor)
+        else reprlib.repr(value)
+    )
 
 
 def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.device) -> tuple:
@@ -141,7 +153,10 @@ def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.de
     try:
         # A failed capture leaves its stream current without the outer context. With "thread_local", a data loader's
         # thread may go on pinning memory.
-        with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with (
+            torch.cuda.stream(stream),
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             run()
     except RuntimeError as error:
         FAILED_GRAPHS.append(graph)
@@ -153,14 +168,18 @@ def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.de
 
 def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
     """Raise what ended a capture: out of memory as it is, anything else as Unsupported with its first cause."""
-    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    generator = torch.cuda.default_generators[
+        torch.cuda.current_device() if device.index is None else device.index
+    ]
     # else the next dropout would think it is being captured
     generator.graphsafe_set_state(generator.clone_state())
     while error.__context__ is not None and not is_out_of_memory(error):
         error = error.__context__
     if is_out_of_memory(error):
         raise error
-    raise Unsupported(f"this training step cannot be captured in a CUDA graph ({error_line(error)})") from None
+    raise Unsupported(
+        f"this training step cannot be captured in a CUDA graph ({error_line(error)})"
+    ) from None
 
 
 # before the capture, so that cuDNN has chosen its algorithms and libraries have their workspaces

@@ -10,7 +10,11 @@ from .precision import write_back
 
 def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return a dense tensor, or its copy with its elements in the memory order of `like`."""
-    if any(a != b for a, b, size in zip(tensor.stride(), like.stride(), like.shape, strict=True) if size > 1):
+    if any(
+        a != b
+        for a, b, size in zip(tensor.stride(), like.stride(), like.shape, strict=True)
+        if size > 1
+    ):
         return torch.empty_like(like).copy_(tensor)
     return tensor
 
@@ -31,13 +35,17 @@ class DeviceOptimizer:
 
     def __init__(self, group: dict, stochastic: bool, buffers: tuple[str, ...]):
         if any(group[name] for name in self.lacking):
-            raise Unsupported(f"on the device an optimizer has neither {' nor '.join(self.lacking)}")
+            raise Unsupported(
+                f"on the device an optimizer has neither {' nor '.join(self.lacking)}"
+            )
         self.stochastic = stochastic
         self.weights = weights = group["params"]
         self.lr = torch.full((), group["lr"], dtype=torch.float32, device=weights[0].device)
         self.param_groups = [{"params": weights, "lr": self.lr}]
         trained = [weight for weight in weights if weight.requires_grad]
-        self.state = {weight: {name: torch.zeros_like(weight) for name in buffers} for weight in trained}
+        self.state = {
+            weight: {name: torch.zeros_like(weight) for name in buffers} for weight in trained
+        }
         self.master_pairs = ()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -69,7 +77,9 @@ class DeviceOptimizer:
                 tensors = weight, in_order_of(weight, weight.grad), *kept.values()
                 lines = tuple(tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors)
                 by_dtype.setdefault(weight.dtype, []).append(lines)
-        groups = [[list(column) for column in zip(*rows, strict=True)] for rows in by_dtype.values()]
+        groups = [
+            [list(column) for column in zip(*rows, strict=True)] for rows in by_dtype.values()
+        ]
         half_on_cpu = self.lr.device.type == "cpu" and by_dtype.keys() - {torch.float32}
         if self.stochastic or half_on_cpu:
             self.update_in_fp32(groups, found_inf)
@@ -77,7 +87,9 @@ class DeviceOptimizer:
             self.update(groups, found_inf)
         write_back(self)
 
-    def update_in_fp32(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
+    def update_in_fp32(
+        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
+    ) -> None:
         """Update fp32 copies, and round weights and buffers to their type, at random if `stochastic`.
 
         On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements there.
@@ -85,11 +97,17 @@ class DeviceOptimizer:
         exact = [[[tensor.float() for tensor in column] for column in group] for group in groups]
         self.update(exact, found_inf)
         for group, updated in zip(groups, exact, strict=True):
-            for column, values in zip((group[0], *group[2:]), (updated[0], *updated[2:]), strict=True):
-                rounded = [rounded_at_random(value) for value in values] if self.stochastic else values
+            for column, values in zip(
+                (group[0], *group[2:]), (updated[0], *updated[2:]), strict=True
+            ):
+                rounded = (
+                    [rounded_at_random(value) for value in values] if self.stochastic else values
+                )
                 torch._foreach_copy_(column, rounded)
 
-    def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
+    def update(
+        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
+    ) -> None:
         """Update groups of [weights, gradients, each buffer], one for each type."""
         raise NotImplementedError
 
@@ -126,11 +144,20 @@ class DeviceSGD(DeviceOptimizer):
         super().__init__(group, stochastic, ("momentum_buffer",) if group["momentum"] else ())
         self.settings = {name: group[name] for name in ("momentum", "weight_decay", "nesterov")}
 
-    def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
-        options: dict[str, Any] = {"dampening": 0.0, "maximize": False, "is_first_step": False, **self.settings}
+    def update(
+        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
+    ) -> None:
+        options: dict[str, Any] = {
+            "dampening": 0.0,
+            "maximize": False,
+            "is_first_step": False,
+            **self.settings,
+        }
         for weights, gradients, *momenta in groups:
             buffers = momenta[0] if momenta else []
-            torch._fused_sgd_(weights, gradients, buffers, lr=self.lr, found_inf=found_inf, **options)
+            torch._fused_sgd_(
+                weights, gradients, buffers, lr=self.lr, found_inf=found_inf, **options
+            )
 
 
 class DeviceAdamW(DeviceOptimizer):
@@ -147,13 +174,23 @@ class DeviceAdamW(DeviceOptimizer):
     def kept_tensors(self) -> list[torch.Tensor]:
         return [*super().kept_tensors(), self.steps]
 
-    def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
+    def update(
+        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
+    ) -> None:
         self.steps.add_(1)
         options: dict[str, Any] = {"amsgrad": False, "maximize": False, **self.settings}
         for weights, gradients, averages, squares in groups:
             steps = [self.steps] * len(weights)
             torch._fused_adamw_(
-                weights, gradients, averages, squares, [], steps, lr=self.lr, found_inf=found_inf, **options
+                weights,
+                gradients,
+                averages,
+                squares,
+                [],
+                steps,
+                lr=self.lr,
+                found_inf=found_inf,
+                **options,
             )
         if found_inf is not None:
             self.steps.sub_(found_inf)

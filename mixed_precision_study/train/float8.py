@@ -58,7 +58,10 @@ class Float8Product(torch.autograd.Function):
         x_values, x_scale, weight_values, weight_scale = ctx.saved_tensors
         gradient = scaled(gradients[0], GRADIENT)
         flipped = gradient.flipped()
-        x, weight = Scaled(x_values, x_scale).flipped(), Scaled(weight_values, weight_scale).flipped()
+        x, weight = (
+            Scaled(x_values, x_scale).flipped(),
+            Scaled(weight_values, weight_scale).flipped(),
+        )
         of_x, of_weight = ctx.types
         return product(gradient, weight).to(of_x), product(flipped, x).to(of_weight)
 
@@ -82,12 +85,18 @@ def use_float8(model: torch.nn.Module) -> float:
     The work of a layer is taken as its number of weights. Raises Unsupported if the share is 0.
     """
     linears = [module for module in model.modules() if type(module) is torch.nn.Linear]
-    fitting = [linear for linear in linears if not any(size % MULTIPLE for size in linear.weight.shape)]
+    fitting = [
+        linear for linear in linears if not any(size % MULTIPLE for size in linear.weight.shape)
+    ]
     if not fitting:
-        raise Unsupported(f"fp8 can take no Linear layer, because none has sizes that are multiples of {MULTIPLE}")
+        raise Unsupported(
+            f"fp8 can take no Linear layer, because none has sizes that are multiples of {MULTIPLE}"
+        )
     for linear in fitting:
         linear.__class__ = Float8Linear
-    return sum(linear.weight.numel() for linear in fitting) / sum(linear.weight.numel() for linear in linears)
+    return sum(linear.weight.numel() for linear in fitting) / sum(
+        linear.weight.numel() for linear in linears
+    )
 
 
 def without_float8(model: torch.nn.Module) -> torch.nn.Module:

@@ -17,7 +17,9 @@ from .as_found import is_of_others
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-def identity_of(model: Any, optimizer: Any, functions: Mapping[str, Callable | None], batches: Any) -> dict[str, str]:
+def identity_of(
+    model: Any, optimizer: Any, functions: Mapping[str, Callable | None], batches: Any
+) -> dict[str, str]:
     """Return {part: 8 hex digits} of a new model, its optimizer, each function given, and batches.
 
     Of the model count structure, shapes, types and the code of its own modules' forward, of the
@@ -51,7 +53,11 @@ def code_of(one: Any, seen: list[FunctionType]) -> Any:
         return getattr(one, "__qualname__", type(one).__qualname__)
     seen.append(called)
     used = inspect.getclosurevars(called)
-    return [source_of(called), called.__defaults__, code_of({**used.globals, **used.nonlocals}, seen)]
+    return [
+        source_of(called),
+        called.__defaults__,
+        code_of({**used.globals, **used.nonlocals}, seen),
+    ]
 
 
 def source_of(function: FunctionType) -> Any:

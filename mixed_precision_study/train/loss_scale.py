@@ -29,7 +29,9 @@ class OwnScaler(torch.amp.GradScaler):
         return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
 
 
-def make_scaler(precision: str, loss_scale: str | float, device: torch.device, on_device: bool = False) -> Any:
+def make_scaler(
+    precision: str, loss_scale: str | float, device: torch.device, on_device: bool = False
+) -> Any:
     """Return the mode's torch.amp.GradScaler, or with `on_device` its DeviceScaler. One not enabled changes nothing.
 
     loss_scale: "dynamic" or a fixed number. o3_fp16 has no dynamic scale.
@@ -70,7 +72,10 @@ class LossScaleTrace:
     def end(self, skipped: Iterable[bool]) -> None:
         """Follow all steps of the epoch, given whether each was skipped, then read the scale itself."""
         if state := self.state:
-            scale, good = torch.tensor(state["scale"]), torch.tensor(state["_growth_tracker"], dtype=torch.int32)
+            scale, good = (
+                torch.tensor(state["scale"]),
+                torch.tensor(state["_growth_tracker"], dtype=torch.int32),
+            )
             rule = state["growth_factor"], state["backoff_factor"], state["growth_interval"]
         for each in skipped:
             if each:

@@ -17,36 +17,92 @@ from .float8 import without_float8
 
 # all that differs between the modes; fp8 also has float8.Float8Linear
 PRECISIONS: dict[str, dict] = {
-    "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
-    "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
-    "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scale": True},
-    "amp_bf16": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
-    "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scale": True},
-    "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scale": True},
-    "bf16_true": {"tf32": False, "autocast": None, "weights": torch.bfloat16, "masters": False, "scale": False},
-    "fp8": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
+    "fp32": {
+        "tf32": False,
+        "autocast": None,
+        "weights": torch.float32,
+        "masters": False,
+        "scale": False,
+    },
+    "tf32": {
+        "tf32": True,
+        "autocast": None,
+        "weights": torch.float32,
+        "masters": False,
+        "scale": False,
+    },
+    "amp_fp16": {
+        "tf32": False,
+        "autocast": torch.float16,
+        "weights": torch.float32,
+        "masters": False,
+        "scale": True,
+    },
+    "amp_bf16": {
+        "tf32": False,
+        "autocast": torch.bfloat16,
+        "weights": torch.float32,
+        "masters": False,
+        "scale": False,
+    },
+    "o2_fp16": {
+        "tf32": False,
+        "autocast": None,
+        "weights": torch.float16,
+        "masters": True,
+        "scale": True,
+    },
+    "o3_fp16": {
+        "tf32": False,
+        "autocast": None,
+        "weights": torch.float16,
+        "masters": False,
+        "scale": True,
+    },
+    "bf16_true": {
+        "tf32": False,
+        "autocast": None,
+        "weights": torch.bfloat16,
+        "masters": False,
+        "scale": False,
+    },
+    "fp8": {
+        "tf32": False,
+        "autocast": torch.bfloat16,
+        "weights": torch.float32,
+        "masters": False,
+        "scale": False,
+    },
 }
 
 
-def check_supported(precision: str, execution: str, device: torch.device, fp16_check: str | None = None) -> None:
+def check_supported(
+    precision: str, execution: str, device: torch.device, fp16_check: str | None = None
+) -> None:
     """Raise Unsupported, with the reason, if `device` cannot run the mode.
 
     `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
     """
     if device.type != "cuda":
         if "cuda_graph" in execution:
-            raise Unsupported(f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU')
+            raise Unsupported(
+                f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
+            )
         if precision not in ("fp32", "amp_bf16"):
             raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
         return
     capability = torch.cuda.get_device_capability(device)
     number = "{}.{}".format(*capability)
     if precision == "tf32" and capability < (8, 0):
-        raise Unsupported(f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}")
+        raise Unsupported(
+            f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
+        )
     if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
         raise Unsupported(f"this GPU (compute capability {number}) would only emulate bfloat16")
     if precision == "fp8" and capability < (8, 9):
-        raise Unsupported(f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}")
+        raise Unsupported(
+            f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}"
+        )
     if "fp16" in precision and fp16_check not in (None, "passed"):
         raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
 
@@ -193,7 +249,9 @@ class Precision:
     def autocast(self) -> torch.autocast:
         """Return the context for forward pass and loss of one step."""
         dtype = PRECISIONS[self.name]["autocast"]
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=self.cache)
+        return torch.autocast(
+            self.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=self.cache
+        )
 
 
 @contextmanager
@@ -231,7 +289,9 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
     return torch.compile(part, dynamic=None if several_shapes else False, **COMPILE_MODES[mode])
 
 
-def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False) -> list[torch.nn.Parameter]:
+def cast_model(
+    model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False
+) -> list[torch.nn.Parameter]:
     """Cast `model` in place and return what the optimizer updates: one tensor per parameter.
 
     In o2_fp16 these are fp32 master copies of the weights that are not frozen, elsewhere the parameters themselves.
@@ -243,11 +303,19 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
     tensors = [*model.parameters(), *model.buffers()]
-    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = [
+        module
+        for module in model.modules()
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+    ]
     for norm in norms:
         if norm.momentum is not None:  # else the average is over all steps, and needs their count
             norm.num_batches_tracked = None  # counting would cost a kernel per step
-    masters = {one: one.detach().clone() for one in model.parameters() if mode["masters"] and one.requires_grad}
+    masters = {
+        one: one.detach().clone()
+        for one in model.parameters()
+        if mode["masters"] and one.requires_grad
+    }
     if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
         # unlike model.to(), which makes complex weights real
         model._apply(lambda tensor: cast(tensor, dtype))
@@ -256,7 +324,9 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
         for norm in norms:
             norm.float()
     return [
-        torch.nn.Parameter(masters[weight]) if weight in masters and weight.dtype != torch.float32 else weight
+        torch.nn.Parameter(masters[weight])
+        if weight in masters and weight.dtype != torch.float32
+        else weight
         for weight in model.parameters()
     ]
 
@@ -286,7 +356,11 @@ def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
 
     Does nothing if there are no copies. The loss scaler copies the gradients (gather_master_gradients).
     """
-    pairs = [(weight, master) for weight, master in zip(weights, masters, strict=True) if weight is not master]
+    pairs = [
+        (weight, master)
+        for weight, master in zip(weights, masters, strict=True)
+        if weight is not master
+    ]
     if not pairs:
         return
 
@@ -324,7 +398,9 @@ def gather_master_gradients(optimizer: Any) -> None:
             master.grad = torch.empty_like(master)
     pairs = [(weight, master) for weight, master in pairs if weight.grad is not None]
     if pairs:
-        torch._foreach_copy_([master.grad for _, master in pairs], [weight.grad for weight, _ in pairs])
+        torch._foreach_copy_(
+            [master.grad for _, master in pairs], [weight.grad for weight, _ in pairs]
+        )
 
 
 @torch.no_grad()

@@ -13,9 +13,23 @@ from typing import Any
 import torch
 
 from ..measure.energy import watched
-from ..measure.memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
+from ..measure.memory import (
+    read_context,
+    read_device_memory,
+    read_peaks,
+    release_memory,
+    reset_peaks,
+)
 from ..measure.progress import progress
-from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
+from ..measure.timing import (
+    StepClock,
+    count_syncs,
+    in_blocks,
+    read_compiler,
+    startup,
+    synchronize,
+    waited_for,
+)
 from ..parameters import Diverged, Failed, UserError
 from ..store.record import RunRecord
 from ..tasks.batches import Parts
@@ -66,7 +80,9 @@ def training_step(
         losses.append(loss.detach())
     scaler.unscale_(optimizer)
     if clip is not None:
-        torch.nn.utils.clip_grad_norm_([one for group in optimizer.param_groups for one in group["params"]], clip)
+        torch.nn.utils.clip_grad_norm_(
+            [one for group in optimizer.param_groups for one in group["params"]], clip
+        )
     scaler.step(optimizer)
     scaler.update()
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0], hidden
@@ -153,7 +169,9 @@ class Trainer:
             self.found_inf = self.scaler.found_inf
         else:
             after_step(self.optimizer, self._count_update)
-            if self.scaler.is_enabled() and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            if self.scaler.is_enabled() and getattr(
+                self.optimizer, "_step_supports_amp_scaling", False
+            ):
                 self.found_inf, self.skipped = torch.zeros(2, device=device)
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
@@ -188,7 +206,9 @@ class Trainer:
     def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
         """Take one step and return (loss on the device, hidden). With a graph the next step overwrites both."""
         self.steps += 1
-        return self.captured.step(batch, hidden) if self.captured else self.eager_step(batch, hidden)
+        return (
+            self.captured.step(batch, hidden) if self.captured else self.eager_step(batch, hidden)
+        )
 
     def eager_step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
         """Take a step operation by operation, without counting it. A graph captures this; the profiler looks into it.
@@ -197,7 +217,9 @@ class Trainer:
         """
         if self.captured:
             self.captured.graph = None
-        return self.step_function(self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode)
+        return self.step_function(
+            self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode
+        )
 
     def set_lr(self, lr: float) -> None:
         """Set the first group's rate. The others keep their ratio to it."""
@@ -241,7 +263,9 @@ class DeviceLossMeter:
     outcome: (2,): both of the last step, where a graph leaves them; without a graph None.
     """
 
-    def __init__(self, found_inf: torch.Tensor, outcome: torch.Tensor | None = None, room: int = 65536):
+    def __init__(
+        self, found_inf: torch.Tensor, outcome: torch.Tensor | None = None, room: int = 65536
+    ):
         self.found_inf = found_inf
         self.outcome = outcome
         self.count = 0
@@ -293,7 +317,10 @@ class TrainingLog:
 
     def entries(self) -> list[list]:
         """Return [[step, loss of that step, accuracy so far]]. This waits for the device."""
-        return [[step, loss.item(), right.item() / (step * self.batch_size)] for step, loss, right in self.notes]
+        return [
+            [step, loss.item(), right.item() / (step * self.batch_size)]
+            for step, loss, right in self.notes
+        ]
 
 
 def read_switches(record: RunRecord, trainer: Trainer) -> None:
@@ -333,14 +360,18 @@ def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> Non
     Nothing is searched for batches of several shapes, where each new one would wait for its search. With
     `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
     """
-    affordable = int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds) if step_seconds else SEARCH_LIMIT
+    affordable = (
+        int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds) if step_seconds else SEARCH_LIMIT
+    )
     torch.backends.cudnn.benchmark = not several_shapes
     torch.backends.cudnn.benchmark_limit = max(1, min(SEARCH_LIMIT, affordable))
 
 
 def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float) -> None:
     """Note how long cuDNN's search took, at most: the seconds of the first step, uncompiled, less a steady one."""
-    convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules())
+    convolves = any(
+        isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules()
+    )
     if trainer.device.type != "cuda":
         record.search_reason = "no GPU"
     elif not convolves:
@@ -373,7 +404,11 @@ class WarmUpSteps:
 
 
 def steps_until_stable(
-    trainer: Trainer, batches: Callable[[], Iterable], compiled_before: float, at_least: int, at_most: int
+    trainer: Trainer,
+    batches: Callable[[], Iterable],
+    compiled_before: float,
+    at_least: int,
+    at_most: int,
 ) -> WarmUpSteps:
     """Take steps until the median of five is within 5% of that of the five before, and none of them was skipped.
 
@@ -388,12 +423,19 @@ def steps_until_stable(
             synchronize(trainer.device)
             taken.times.append(time.perf_counter() - begin)
             if len(taken.times) == 1:
-                taken.first = taken.times[0] - (read_compiler(trainer.is_compiled)["seconds"] - compiled_before)
+                taken.first = taken.times[0] - (
+                    read_compiler(trainer.is_compiled)["seconds"] - compiled_before
+                )
             taken.skipped.append(trainer.skipped_steps)
             if taken.skipped[-1] == taken.skipped[-2]:
                 taken.scale = trainer.scaler.get_scale()
-            before, last = (statistics.median(part) for part in (taken.times[-10:-5] or taken.times, taken.times[-5:]))
-            stable = abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
+            before, last = (
+                statistics.median(part)
+                for part in (taken.times[-10:-5] or taken.times, taken.times[-5:])
+            )
+            stable = (
+                abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
+            )
             if (stable and len(taken.times) >= at_least) or len(taken.times) >= at_most:
                 break
             shown.desc = f"{trainer.precision}, warm-up, step {len(taken.times)}"
@@ -416,7 +458,11 @@ def visit_shapes(trainer: Trainer, batches: Callable[[], Iterable]) -> None:
 
 
 def warm_up(
-    record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], at_least: int = 10, at_most: int = 60
+    record: RunRecord,
+    trainer: Trainer,
+    batches: Callable[[], Iterable],
+    at_least: int = 10,
+    at_most: int = 60,
 ) -> None:
     """Take steps until their time is stable, then undo them. Only the loss scale is kept.
 
@@ -431,7 +477,10 @@ def warm_up(
     # start_again() sets its buffers to zero where the graph reads them
     kept_by_itself = trainer.on_device
     found = AsFound(
-        trainer.network, trainer.masters, trainer.compute_loss, None if kept_by_itself else trainer.optimizer
+        trainer.network,
+        trainer.masters,
+        trainer.compute_loss,
+        None if kept_by_itself else trainer.optimizer,
     )
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
@@ -489,7 +538,11 @@ def timed_epoch(
     clock = StepClock(trainer.device)
     scales = LossScaleTrace(record, trainer)
     outcome = trainer.captured.outcome if trainer.captured else None
-    meter = LossMeter(trainer) if trainer.found_inf is None else DeviceLossMeter(trainer.found_inf, outcome)
+    meter = (
+        LossMeter(trainer)
+        if trainer.found_inf is None
+        else DeviceLossMeter(trainer.found_inf, outcome)
+    )
     compiled_before = read_compiler(trainer.is_compiled)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)
@@ -521,10 +574,14 @@ def timed_epoch(
         read_device_memory(record, trainer.device)
     scales.end(skipped)
     if read_compiler(trainer.is_compiled)["graphs"] > compiled_before:
-        raise RuntimeError("torch.compile compiled again within a timed epoch, so its time is not that of training")
+        raise RuntimeError(
+            "torch.compile compiled again within a timed epoch, so its time is not that of training"
+        )
     if mean_loss is None:
         scale = trainer.scaler.get_scale()
-        skipped_all = f"every step was skipped: loss or gradients are not finite at loss scale {scale:g}"
+        skipped_all = (
+            f"every step was skipped: loss or gradients are not finite at loss scale {scale:g}"
+        )
         without = "no step updated the weights: training_step must call scaler.step(optimizer)"
         raise Diverged(skipped_all if trainer.scaler.is_enabled() else without)
     record.train_loss.append(mean_loss)

@@ -19,7 +19,15 @@ def problem(dtype=torch.float32):
     return model.to(DEVICE, dtype), inputs.to(DEVICE), labels.to(DEVICE)
 
 
-def scaled(*, loss_of=functional.cross_entropy, autocast=FP16, by_hand=None, micro=1, ends="step update", **compiles):
+def scaled(
+    *,
+    loss_of=functional.cross_entropy,
+    autocast=FP16,
+    by_hand=None,
+    micro=1,
+    ends="step update",
+    **compiles,
+):
     """Return a step with GradScaler. ends: the calls after each backward pass, of which "hand" is by_hand(model).
 
     autocast: its type, or "inside" where forward itself enters it, as in accelerate. A call with "last:" comes after
@@ -57,15 +65,31 @@ def scaled(*, loss_of=functional.cross_entropy, autocast=FP16, by_hand=None, mic
     return step, None
 
 
-def plain(*, schedule=None, optimizer=sgd, dtype=torch.float32, evaluate=None, clear=True, micro=1, **options):
+def plain(
+    *,
+    schedule=None,
+    optimizer=sgd,
+    dtype=torch.float32,
+    evaluate=None,
+    clear=True,
+    micro=1,
+    **options,
+):
     """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step, or at the "top".
 
     options: `autocast`, a type; `anomaly`, whether it is detected; `times`, a constant loss scale that is undone; and
     `functions`, as with torch.func, which sets the gradients, so that backward() is never called.
     """
     model, inputs, labels = problem(dtype)
-    optimizer, autocast, times = optimizer(model.parameters()), options.get("autocast"), options.get("times", 1)
-    scheduler, weights = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000), list(model.parameters())
+    optimizer, autocast, times = (
+        optimizer(model.parameters()),
+        options.get("autocast"),
+        options.get("times", 1),
+    )
+    scheduler, weights = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
+        list(model.parameters()),
+    )
 
     def step():
         if schedule == "top":
@@ -77,7 +101,9 @@ def plain(*, schedule=None, optimizer=sgd, dtype=torch.float32, evaluate=None, c
                 loss = functional.cross_entropy(model(inputs).float(), labels)
             with torch.autograd.set_detect_anomaly(options.get("anomaly", False)):
                 if options.get("functions"):
-                    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                    for weight, gradient in zip(
+                        weights, torch.autograd.grad(loss, weights), strict=True
+                    ):
                         weight.grad = gradient
                 else:
                     (loss if times == 1 else loss * times).backward()
@@ -139,9 +165,14 @@ def penalty(divides=False):
         real = inputs.clone().requires_grad_(True)
         with torch.autocast(DEVICE, dtype=FP16):
             outputs = model(real)
-        (gradient,) = torch.autograd.grad(scaler.scale(outputs.float().sum()), real, create_graph=True)
+        (gradient,) = torch.autograd.grad(
+            scaler.scale(outputs.float().sum()), real, create_graph=True
+        )
         gradient = gradient / scaler.get_scale() if divides else gradient
-        loss = functional.cross_entropy(outputs.float(), labels) + (gradient.norm(dim=1) - 1).square().mean()
+        loss = (
+            functional.cross_entropy(outputs.float(), labels)
+            + (gradient.norm(dim=1) - 1).square().mean()
+        )
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -158,9 +189,18 @@ def times(factor):
 
 
 MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbers are issues
-    "clip before unscale_": ("clipped while scaled", lambda: scaled(ends="clip unscale step update")),
-    "clamped by hand": ("clipped while scaled", lambda: scaled(by_hand=clamp, ends="hand step update")),
-    "norm by hand": ("clipped while scaled", lambda: scaled(by_hand=to_a_norm, ends="hand step update")),
+    "clip before unscale_": (
+        "clipped while scaled",
+        lambda: scaled(ends="clip unscale step update"),
+    ),
+    "clamped by hand": (
+        "clipped while scaled",
+        lambda: scaled(by_hand=clamp, ends="hand step update"),
+    ),
+    "norm by hand": (
+        "clipped while scaled",
+        lambda: scaled(by_hand=to_a_norm, ends="hand step update"),
+    ),
     "scaler with bf16": ("scaler with bf16", lambda: scaled(autocast=BF16)),
     "past the scaler": ("past the scaler", lambda: scaled(loss_of=times(1e-7), ends="optimizer")),
     "insightface 2262": ("scale falls", lambda: scaled(loss_of=inf_at_any_scale)),
@@ -169,18 +209,30 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "not cleared in fp32": ("gradients not cleared", lambda: plain(clear=False)),
     "Applio 860": ("steps twice", lambda: scaled(ends="step update optimizer")),
     "torchvision 017e9b99": ("steps twice", lambda: scaled(ends="step update clip optimizer")),
-    "pytorch 36601": ("update without step", lambda: scaled(micro=2, ends="unscale last:step update")),
+    "pytorch 36601": (
+        "update without step",
+        lambda: scaled(micro=2, ends="unscale last:step update"),
+    ),
     "WatChMaL 106": ("no 16 bits", lambda: scaled(autocast=None)),
     "apex 654": ("penalty of scaled gradients", penalty),
     "fp16 without scaler": ("fp16 without scaler", lambda: plain(autocast=FP16)),
     "scheduler before": ("scheduler first", lambda: plain(schedule="before")),
     "scheduler at the top": ("scheduler first", lambda: plain(schedule="top")),
     "UniK3D 16": ("anomaly detection", lambda: plain(anomaly=True)),
-    "torchtune 2254": ("lost updates", lambda: plain(dtype=BF16, optimizer=partial(torch.optim.AdamW, lr=1e-5))),
-    "foreign optimizer": ("lost updates", lambda: plain(dtype=BF16, optimizer=partial(Foreign, lr=1e-6))),
+    "torchtune 2254": (
+        "lost updates",
+        lambda: plain(dtype=BF16, optimizer=partial(torch.optim.AdamW, lr=1e-5)),
+    ),
+    "foreign optimizer": (
+        "lost updates",
+        lambda: plain(dtype=BF16, optimizer=partial(Foreign, lr=1e-6)),
+    ),
     "pytorch 8860": ("eps", lambda: plain(dtype=FP16, optimizer=adam)),
     "pytorch 58392": ("evaluation not finite", lambda: plain(evaluate=overflow)),
-    "semseg 60": ("evaluation with gradients", lambda: plain(evaluate=lambda model, inputs: model(inputs))),
+    "semseg 60": (
+        "evaluation with gradients",
+        lambda: plain(evaluate=lambda model, inputs: model(inputs)),
+    ),
 }
 
 
@@ -215,14 +267,19 @@ SOUND = {
     "bf16": lambda: plain(autocast=BF16, optimizer=torch.optim.AdamW, evaluate=slope),
     "after unscale_": lambda: scaled(ends="unscale clip step update"),
     "swav 47: search for the scale": lambda: scaled(loss_of=times(1000)),
-    "skipped where gradients are not finite": lambda: scaled(loss_of=times(1000), ends="unscale careful update"),
+    "skipped where gradients are not finite": lambda: scaled(
+        loss_of=times(1000), ends="unscale careful update"
+    ),
     "autocast inside the model": lambda: scaled(autocast="inside"),
     "accumulated": lambda: scaled(micro=2, ends="last:step last:update"),
     "divided by a count": lambda: scaled(by_hand=divide, ends="hand step update"),
     "norm that is logged": lambda: scaled(
-        by_hand=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf), ends="hand step update"
+        by_hand=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf),
+        ends="hand step update",
     ),
-    "small updates that are kept": lambda: plain(dtype=BF16, optimizer=partial(InTwoParts, lr=1e-6)),
+    "small updates that are kept": lambda: plain(
+        dtype=BF16, optimizer=partial(InTwoParts, lr=1e-6)
+    ),
     "penalty": lambda: penalty(divides=True),
     "nerfacc 307, done right": lambda: plain(autocast=FP16, times=1024),
     "scheduled in every micro-batch": lambda: plain(schedule="after", micro=2),

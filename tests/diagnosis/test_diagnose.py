@@ -41,7 +41,14 @@ def state_of_process():
     functions = [vars(owner)[name] for owner, name, _ in doors()]
     hooks = dict(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks)
     profiled = torch.autograd._profiler_enabled()
-    return functions, hooks, profiled, sys.getprofile(), list(LISTENERS), os.environ.get("TEARDOWN_CUPTI")
+    return (
+        functions,
+        hooks,
+        profiled,
+        sys.getprofile(),
+        list(LISTENERS),
+        os.environ.get("TEARDOWN_CUPTI"),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +64,14 @@ def nothing_stays():
 def test_a_mistake_is_named_and_no_other(name):
     rule, case = MISTAKES[name]
     step, evaluate = case()
-    report = diagnose(step, steps=20 if rule == "scale falls" else 3, evaluate=evaluate, on_report=quiet)
+    report = diagnose(
+        step, steps=20 if rule == "scale falls" else 3, evaluate=evaluate, on_report=quiet
+    )
     assert rules(report) == [rule] + ["loss not finite"] * (rule == "eps")
-    assert all(mistake.sentence == SENTENCES[mistake.rule].format(**mistake.figures) for mistake in report.mistakes)
+    assert all(
+        mistake.sentence == SENTENCES[mistake.rule].format(**mistake.figures)
+        for mistake in report.mistakes
+    )
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -103,7 +115,10 @@ def test_batches_that_run_out_end_a_diagnosis_with_what_it_needs():
     step, batches = plain()[0], iter(range(FIRST + 2))
     report = diagnose(lambda: (next(batches), step()), steps=5, on_report=quiet)
     (sentence,) = report.unseen
-    assert report.steps == FIRST + 2 and re.findall(r"\d+", sentence) == [str(FIRST + 2), str(FIRST + 5 + LOOKED)]
+    assert report.steps == FIRST + 2 and re.findall(r"\d+", sentence) == [
+        str(FIRST + 2),
+        str(FIRST + 5 + LOOKED),
+    ]
 
 
 @pytest.mark.slow
@@ -115,15 +130,21 @@ def test_a_script_is_reported_that_ends_by_an_error_and_takes_warnings_for_error
         "diagnose(on_report=lambda report: print(len(report.mistakes), report.watched)).start()\n"
         f"clipped_loop({steps})\nraise KeyError"
     )
-    places = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "diagnosis"), ENVIRONMENT.get("PYTHONPATH", "")])
+    places = os.pathsep.join(
+        [str(ROOT), str(ROOT / "tests" / "diagnosis"), ENVIRONMENT.get("PYTHONPATH", "")]
+    )
     environment = {**ENVIRONMENT, "PYTHONPATH": places}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["1", str(watched)] and "KeyError" in done.stderr, done.stderr
 
 
 ERRORS = {
     "unscale_() has already been called": lambda: scaled(ends="unscale unscale")[0](),
-    "without overflow": lambda: torch.zeros(2, dtype=torch.float16).masked_fill(torch.tensor([True, False]), -1e9),
+    "without overflow": lambda: torch.zeros(2, dtype=torch.float16).masked_fill(
+        torch.tensor([True, False]), -1e9
+    ),
     "to have the same dtype": lambda: torch.ones(2, 2) @ torch.ones(2, 2, dtype=torch.bfloat16),
 }
 
@@ -140,7 +161,9 @@ def test_what_a_common_error_means_is_noted_on_it(message):
 EAGER = {"backend": "eager", "fullgraph": True}
 
 
-@pytest.mark.parametrize("compiles", [{}, EAGER, pytest.param({"fullgraph": True}, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize(
+    "compiles", [{}, EAGER, pytest.param({"fullgraph": True}, marks=pytest.mark.slow)], ids=len
+)
 def test_the_numbers_of_a_loop_are_those_without_a_diagnosis(compiles):
     counters = torch._dynamo.utils.counters["stats"]
     expected = clipped_loop(NEEDED + 8, **compiles)
@@ -183,7 +206,9 @@ def test_a_loop_under_a_profiler_of_its_own_is_not_profiled_and_runs():
     for own in (profile(activities=[ProfilerActivity.CPU]), cProfile.Profile()):
         with diagnose(steps=1, on_report=quiet) as report, own:
             clipped_loop(FIRST + 17)
-        assert report.timed == 1 and report.watched == (4 if isinstance(own, cProfile.Profile) else 0)
+        assert report.timed == 1 and report.watched == (
+            4 if isinstance(own, cProfile.Profile) else 0
+        )
     with diagnose(steps=1, on_report=quiet) as report:
         clipped_loop(FIRST + 3)  # two of its steps are profiled when the loop's own profiler begins
         with profile(activities=[ProfilerActivity.CPU]) as own:
@@ -214,7 +239,10 @@ def test_only_the_thread_that_trains_first_is_heard_and_another_is_not_profiled(
             thread = threading.Thread(target=lambda: [mistaken() for _ in range(FIRST + 6)])
             thread.start()
             thread.join()
-        assert rules(report) == ([] if sound_first else ["clipped while scaled"]) and report.watched == 0
+        assert (
+            rules(report) == ([] if sound_first else ["clipped while scaled"])
+            and report.watched == 0
+        )
         assert report.steps == (1 if sound_first else FIRST + 1) and len(report.unseen) == 1
 
 
@@ -271,7 +299,9 @@ def test_the_line_of_a_wait_is_found_in_the_profiler_s_stacks():
     with profile(activities=[ProfilerActivity.CPU], with_stack=True) as own:
         train(torch.ones(()))
     results = own.profiler.kineto_results
-    moments = sorted(one.start_ns() for one in results.events() if one.name() == "aten::_local_scalar_dense")
+    moments = sorted(
+        one.start_ns() for one in results.events() if one.name() == "aten::_local_scalar_dense"
+    )
     places = [place_of(results.experimental_event_tree(), moment) for moment in moments]
     line = train.__code__.co_firstlineno
     assert places[:2] == [f"test_diagnose.py:{line + 1}", f"after test_diagnose.py:{line + 2}"]
@@ -284,8 +314,20 @@ ON_A_GPU = [
     ("waits", {"reads": [*PACKAGES, "train.py:3"]}),
     (None, {"reads": PACKAGES}),
     ("scale is 0", {"scales": [[0.0, 0.0]]}),
-    (None, {"scales": [[1024.0, 2048.0], [65536.0, 32768.0, 32768.0], [8192.0, 4096.0, 2048.0, 1024.0]]}),
-    ("TF32 off", {"matmul_switch": "none", "flops": {("addmm", "float32"): 9.0, ("conv2d", "float32"): 1.0}}),
+    (
+        None,
+        {
+            "scales": [
+                [1024.0, 2048.0],
+                [65536.0, 32768.0, 32768.0],
+                [8192.0, 4096.0, 2048.0, 1024.0],
+            ]
+        },
+    ),
+    (
+        "TF32 off",
+        {"matmul_switch": "none", "flops": {("addmm", "float32"): 9.0, ("conv2d", "float32"): 1.0}},
+    ),
     (None, {"matmul_switch": "none", "flops": {("conv2d", "float32"): 9.0}}),
     (None, {"matmul_switch": "ieee", "flops": {("addmm", "float32"): 9.0}}),
     ("memory not pinned", {"step_ms": 10.0, "pageable_ms": 2.0}),

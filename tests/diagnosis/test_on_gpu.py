@@ -18,7 +18,11 @@ def convolutions(batch=256, autocast=None, pin=None, wait=None, width=64):
     torch.manual_seed(0)
     layers = [torch.nn.Conv2d(3, width, 3, padding=1)]
     for _ in range(4):
-        layers += [torch.nn.BatchNorm2d(width), torch.nn.ReLU(), torch.nn.Conv2d(width, width, 3, padding=1)]
+        layers += [
+            torch.nn.BatchNorm2d(width),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(width, width, 3, padding=1),
+        ]
     model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, width, (batch,)).cuda()
@@ -58,7 +62,10 @@ def rules(report):
 def test_a_sound_step_has_no_mistake_and_its_kernels_are_known():
     report = diagnose(convolutions(autocast=torch.bfloat16, pin=True))
     assert rules(report) == [] and report.unseen == [] and report.watched == 4
-    assert 0.05 < report.kernels["gpu_busy_fraction"] <= 1 and 0 < report.kernels["tensor_core_fraction"] < 1
+    assert (
+        0.05 < report.kernels["gpu_busy_fraction"] <= 1
+        and 0 < report.kernels["tensor_core_fraction"] < 1
+    )
     assert report.share_of_flops("bfloat16") > 0.9
 
 
@@ -77,7 +84,10 @@ def test_gradscaler_s_own_wait_is_no_mistake():
     found = {}
     for fused in (False, True):
         weight = torch.ones(64, 64, device="cuda", requires_grad=True)
-        optimizer, scaler = torch.optim.SGD([weight], 0.01, fused=fused), torch.amp.GradScaler("cuda")
+        optimizer, scaler = (
+            torch.optim.SGD([weight], 0.01, fused=fused),
+            torch.amp.GradScaler("cuda"),
+        )
 
         def step(weight=weight, optimizer=optimizer, scaler=scaler):
             optimizer.zero_grad()
@@ -109,7 +119,9 @@ def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
 
     report = diagnose(step, steps=5)
     assert rules(report) == []
-    assert report.reads and all("swa_utils.py" in place and "test_on_gpu.py" in place for place in report.reads)
+    assert report.reads and all(
+        "swa_utils.py" in place and "test_on_gpu.py" in place for place in report.reads
+    )
 
 
 def test_memory_that_is_not_pinned_or_kept_is_named():
@@ -117,7 +129,9 @@ def test_memory_that_is_not_pinned_or_kept_is_named():
     step, kept = convolutions(), []
     # 12 MiB in fp32
     report = diagnose(lambda: kept.append((step(), torch.zeros(3 * 2**20, device="cuda"))), steps=5)
-    assert rules(report) == ["memory grows"] and report.mistakes[0].figures["mib"] == pytest.approx(12, rel=0.1)
+    assert rules(report) == ["memory grows"] and report.mistakes[0].figures["mib"] == pytest.approx(
+        12, rel=0.1
+    )
 
 
 @pytest.mark.alone

@@ -9,7 +9,11 @@ from small_training import CPU, make_batch, make_record
 from small_training import make_trainer as make_small_trainer
 
 from mixed_precision_study.experiment import first_outputs as infer
-from mixed_precision_study.explain.inference import largest_difference, measure_inference, seconds_of
+from mixed_precision_study.explain.inference import (
+    largest_difference,
+    measure_inference,
+    seconds_of,
+)
 from mixed_precision_study.train.precision import Precision, set_fp32_precision
 
 PACKAGE = "mixed_precision_study.explain.inference"
@@ -46,7 +50,9 @@ def test_calls_are_timed_after_a_warm_up(monkeypatch, seconds, options, expected
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o3_fp16"])
-def test_fp32_differs_from_itself_by_nothing_and_16_bits_by_little_and_nothing_is_searched(monkeypatch, precision):
+def test_fp32_differs_from_itself_by_nothing_and_16_bits_by_little_and_nothing_is_searched(
+    monkeypatch, precision
+):
     seen, cudnn = [], torch.backends.cudnn
     monkeypatch.setattr(cudnn, "benchmark", True)
 
@@ -83,7 +89,11 @@ def test_a_record_gets_latency_throughput_and_difference_of_the_compiled_model(m
     measure_inference(record, trainer, iter([make_batch()]), infer)
     assert sizes == [1, 4, 1, 4, 3]  # warm-up; latency, throughput; difference
     assert (limits, torch.backends.cudnn.benchmark_limit) == ([3, 3], 7)
-    latency = (record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90)
+    latency = (
+        record.inference_latency_ms,
+        record.inference_latency_ms_p10,
+        record.inference_latency_ms_p90,
+    )
     assert (latency, record.inference_samples_per_second) == ((2, 1, 4), 4 / 0.002)
     assert record.inference_difference_fraction == pytest.approx(0.5)
     assert record.inference_memory_mib is None  # there is none on the CPU
@@ -101,7 +111,9 @@ def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypa
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
     monkeypatch.setattr(f"{PACKAGE}.seconds_of", one_call)
     monkeypatch.setattr(f"{PACKAGE}.Precision", lambda name, device: Precision("fp32", CPU))
-    monkeypatch.setattr(f"{PACKAGE}.in_fp32", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
+    monkeypatch.setattr(
+        f"{PACKAGE}.in_fp32", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
+    )
     try:
         with pytest.raises(torch.OutOfMemoryError):
             measure_inference(record, trainer, iter([make_batch()]), infer)

@@ -7,7 +7,12 @@ from explained_training import Weights, linear_loss, make_record
 from small_training import sgd_trainer
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
-from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
+from mixed_precision_study.train.device_optimizer import (
+    DeviceAdamW,
+    DeviceSGD,
+    on_device,
+    rounded_at_random,
+)
 
 
 def trainer_of(precision="bf16_true", **options):
@@ -40,7 +45,9 @@ def test_an_update_below_half_a_unit_in_the_last_place_is_lost_unless_it_is_roun
     assert at_random.kept_update_fraction == pytest.approx(1, abs=0.25)
 
 
-@pytest.mark.parametrize("options", [{}, {"scaler": "device"}, {"execution": "cuda_graph"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"scaler": "device"}, {"execution": "cuda_graph"}], ids=str
+)
 def test_the_optimizers_state_counts(options):
     record, trainer = make_record("bf16_true"), trainer_of(make_optimizer=adamw, **options)
     for batch in gradients(1.0):
@@ -53,9 +60,13 @@ def test_the_optimizers_state_counts(options):
 def test_modes_with_fp32_weights_have_none_and_a_step_without_update_says_so():
     record = make_record("fp32")
     read_lost_updates(record, trainer_of("fp32", lr=0.1), gradients(1.0))
-    assert record.lost_update_fraction is record.kept_update_fraction is record.update_reason is None
+    assert (
+        record.lost_update_fraction is record.kept_update_fraction is record.update_reason is None
+    )
     nothing = measured(0.0, lr=0.1)
-    assert nothing.lost_update_fraction is None and nothing.update_reason == "the step updated nothing"
+    assert (
+        nothing.lost_update_fraction is None and nothing.update_reason == "the step updated nothing"
+    )
 
 
 def test_rounding_at_random_is_right_on_average_and_exact_where_it_can_be():
@@ -74,7 +85,9 @@ def test_rounding_at_random_is_right_on_average_and_exact_where_it_can_be():
 def test_only_bf16_weights_are_rounded_at_random():
     assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, torch.optim.SGD)
     for kind, ours in ((torch.optim.SGD, DeviceSGD), (torch.optim.AdamW, DeviceAdamW)):
-        device = on_device(kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), stochastic=True)
+        device = on_device(
+            kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), stochastic=True
+        )
         assert type(device) is ours and device.stochastic
 
 
@@ -85,7 +98,9 @@ def test_the_benchmark_shows_a_training_that_stalls_and_one_that_does_not(tmp_pa
     assert losses["bf16_true"] > 1.3 * losses["fp32"]
     assert losses["bf16_true, stochastic"] == pytest.approx(losses["fp32"], rel=0.05)
     curves, records = ({name: end[part] for name, end in ends.items()} for part in (0, 1))
-    rows = [line.strip("| ").split(" | ") for line in benchmark.table(curves, records, 100).splitlines()]
+    rows = [
+        line.strip("| ").split(" | ") for line in benchmark.table(curves, records, 100).splitlines()
+    ]
     assert [len(row) for row in (rows[0], *rows[2:])] == [7] * 4 and rows[2][-2:] == ["-", "-"]
     assert float(rows[3][-1].rstrip("%")) < 30 < 60 < float(rows[4][-1].rstrip("%"))
     benchmark.draw(curves, 100, tmp_path / "curves.png")

@@ -87,7 +87,12 @@ MEASURED |= {"device_used_mib": 2100.0, "device_used_before_mib": 300.0}
         ({"ledger_context_mib": None}, "what others used before the run is not known", 730, None),
         ({"device_used_mib": None, "device_memory_reason": "no NVML"}, "no NVML", 730, None),
         ({"ledger_gradients_mib": 820.0}, None, 0, 1700 / 1800 - 1),
-        ({"ledger_gradients_mib": 9000.0}, "the known parts take 9,180 MiB, more than the peak", None, None),
+        (
+            {"ledger_gradients_mib": 9000.0},
+            "the known parts take 9,180 MiB, more than the peak",
+            None,
+            None,
+        ),
     ],
 )
 def test_the_rest_of_the_peak_is_activations_or_has_a_reason(changed, why, rest, error):
@@ -101,13 +106,26 @@ def test_a_breakdown_is_read_from_a_step(monkeypatch):
     network = make_trainer().network
     network.append(torch.nn.BatchNorm1d(8))
     trainer, given = make_trainer(network=network), []
-    pretend_allocator(monkeypatch, trainer, [9, 10, 20, 30, 40, 50], updated=60, uses=(MIB, 3 * MIB), steps_before=1)
-    record = make_record(peak_allocated_mib=7.0, device_memory_reason="no NVML", data_on_device_mib=0.5)
+    pretend_allocator(
+        monkeypatch,
+        trainer,
+        [9, 10, 20, 30, 40, 50],
+        updated=60,
+        uses=(MIB, 3 * MIB),
+        steps_before=1,
+    )
+    record = make_record(
+        peak_allocated_mib=7.0, device_memory_reason="no NVML", data_on_device_mib=0.5
+    )
     read_memory_breakdown(record, trainer, made_batches(given))
     weights = FIRST + SECOND + THIRD + 2 * 4 * 8
     assert record.ledger_parameters_mib == (weights + 2 * 4 * 8) / MIB  # running mean and variance
     assert record.ledger_optimizer_mib == record.ledger_gradients_mib == weights / MIB  # momentum
-    assert (record.ledger_masters_mib, record.ledger_data_mib, record.saved_activations_mib) == (0, 0.5, 2)
+    assert (record.ledger_masters_mib, record.ledger_data_mib, record.saved_activations_mib) == (
+        0,
+        0.5,
+        2,
+    )
     assert sum(getattr(record, f"ledger_{part}_mib") for part in LEDGER_AT_PEAK) == pytest.approx(7)
     assert record.ledger_reason == "no NVML"
     assert (trainer.steps, len(given)) == (0, 1)  # its steps are not counted

@@ -34,7 +34,10 @@ def kernel_like(words):
 
 
 HALF_GEMM, CONV = kernel_like("nvjet_sm90_hsh"), kernel_like("fprop_implicit_gemm_f32f32_tf32f32")
-BATCH_NORM, ADD = kernel_like("batch_norm_backward_kernel<c10::BFloat16"), kernel_like("CUDAFunctor_add")
+BATCH_NORM, ADD = (
+    kernel_like("batch_norm_backward_kernel<c10::BFloat16"),
+    kernel_like("CUDAFunctor_add"),
+)
 
 
 @pytest.mark.parametrize(("step_ms", "busy"), [(2.0, 0.5), (0.5, 1.0)])  # it is at most 1
@@ -64,7 +67,9 @@ def pretend_profiler(monkeypatch, events):
     """Let torch.profiler see made-up events: (device, name, start ns, duration ns)."""
     names = ("device_type", "name", "start_ns", "duration_ns")
     seen = [
-        types.SimpleNamespace(**{name: lambda value=value: value for name, value in zip(names, event, strict=True)})
+        types.SimpleNamespace(
+            **{name: lambda value=value: value for name, value in zip(names, event, strict=True)}
+        )
         for event in events
     ]
     results = types.SimpleNamespace(kineto_results=types.SimpleNamespace(events=lambda: seen))
@@ -77,7 +82,10 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     monkeypatch.setenv("TEARDOWN_CUPTI", teardown or "")
     if teardown is None:
         monkeypatch.delenv("TEARDOWN_CUPTI")
-    host, device = ("DeviceType.CPU", "aten::add", 0, 99_000_000), ("DeviceType.CUDA", ADD, 0, 5_000_000)
+    host, device = (
+        ("DeviceType.CPU", "aten::add", 0, 99_000_000),
+        ("DeviceType.CUDA", ADD, 0, 5_000_000),
+    )
     pretend_profiler(monkeypatch, [device, host])
     record, trainer, given = make_record(), make_trainer(), []
     profiling.profile_steps(record, trainer, iter(made_batches(given, 9)))
@@ -103,13 +111,22 @@ def test_flops_of_a_convolution_forward_and_backward(groups, image_grad, factor)
     image, weight = random(2, 8, 10, 10, grad=image_grad), random(8, 8 // groups, 3, 3, grad=True)
     forward = 2 * (2 * 8 * 10 * 10) * (8 // groups * 3 * 3)
     made = []
-    assert counted(lambda: made.append(functional.conv2d(image, weight, padding=1, groups=groups))).flops == forward
+    assert (
+        counted(
+            lambda: made.append(functional.conv2d(image, weight, padding=1, groups=groups))
+        ).flops
+        == forward
+    )
     assert counted(lambda: made[0].sum().backward()).flops == factor * forward
 
 
 def test_flops_of_an_rnn_are_those_of_its_weight_matrices():
     words = torch.empty(35, 20, 200)
-    for network in (torch.nn.LSTM(200, 256, 2), torch.nn.GRU(200, 96), torch.nn.RNN(200, 64, 3, bidirectional=True)):
+    for network in (
+        torch.nn.LSTM(200, 256, 2),
+        torch.nn.GRU(200, 96),
+        torch.nn.RNN(200, 64, 3, bidirectional=True),
+    ):
         weights = list(network.parameters())
         matrices = sum(weight.numel() for weight in weights if weight.dim() == 2)
         assert profiling.rnn_flops(words, weights, 4, None) == 2 * 35 * 20 * matrices
@@ -120,7 +137,9 @@ def test_flops_of_an_rnn_are_those_of_its_weight_matrices():
 
 
 def test_flops_of_matmuls_are_two_for_each_multiply_add_and_bytes_are_inputs_and_outputs():
-    assert counted(lambda: torch.bmm(random(3, 4, 16), random(3, 16, 8))).flops == 3 * 2 * 4 * 16 * 8
+    assert (
+        counted(lambda: torch.bmm(random(3, 4, 16), random(3, 16, 8))).flops == 3 * 2 * 4 * 16 * 8
+    )
     a, b, half = random(1000), random(1000), torch.ones(1000, dtype=torch.float16)
     assert counted(lambda: a + b).bytes == 3 * 4000
     assert counted(lambda: a.add_(b)).bytes == 3 * 4000  # read, read and written
@@ -134,7 +153,17 @@ def test_flops_of_matmuls_are_two_for_each_multiply_add_and_bytes_are_inputs_and
     # what the optimizer writes in place
     assert (updated.bytes, updated.flops) == (3 * 4000 + 3 * 2000, 0)
     c = random(10, 100)
-    views = counted(lambda: (c.view(1000), c.t(), c[2:5], c.expand(3, 10, 100), c.split(5), c.unsqueeze(0), c.detach()))
+    views = counted(
+        lambda: (
+            c.view(1000),
+            c.t(),
+            c[2:5],
+            c.expand(3, 10, 100),
+            c.split(5),
+            c.unsqueeze(0),
+            c.detach(),
+        )
+    )
     assert views.bytes == counted(lambda: (torch.empty(10**6), torch.empty_like(c))).bytes == 0
 
 
@@ -172,16 +201,26 @@ def test_a_matmul_is_misaligned_by_the_length_of_its_rows(a, b, misaligned):
     ],
 )
 def test_a_convolution_is_misaligned_by_its_channels(channels, out, groups, misaligned):
-    image, weight = random(2, channels, 10, 10, grad=True), random(out, channels // groups, 3, 3, grad=True)
+    image, weight = (
+        random(2, channels, 10, 10, grad=True),
+        random(out, channels // groups, 3, 3, grad=True),
+    )
     made = []
-    assert misaligned_share(lambda: made.append(functional.conv2d(image, weight, groups=groups))) == misaligned
+    assert (
+        misaligned_share(lambda: made.append(functional.conv2d(image, weight, groups=groups)))
+        == misaligned
+    )
     # by its weight, as the forward pass
     assert misaligned_share(lambda: made[0].sum().backward()) == misaligned
 
 
 @pytest.mark.parametrize(("units", "misaligned"), [(200, False), (650, True)])
 def test_an_rnn_is_misaligned_by_the_sizes_of_its_weights(units, misaligned):
-    given = [random(35, 20, units), *torch.nn.LSTM(units, units, 2).parameters(), random(2, 20, units)]
+    given = [
+        random(35, 20, units),
+        *torch.nn.LSTM(units, units, 2).parameters(),
+        random(2, 20, units),
+    ]
     for operation in (torch.ops.aten._cudnn_rnn, torch.ops.aten._cudnn_rnn_backward):
         assert profiling.misaligned(operation, given) is misaligned
 
@@ -202,9 +241,15 @@ def test_the_work_of_a_step_is_counted_on_the_cpu_and_under_compile_without_its_
     # the optimizer counts too
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
 
-    trainer = make_trainer(loss=lambda network, batch, hidden: (sum(one.sum() for one in network.parameters()), hidden))
+    trainer = make_trainer(
+        loss=lambda network, batch, hidden: (sum(one.sum() for one in network.parameters()), hidden)
+    )
     trainer.model = trainer.loss_of = unused = object()
     record = make_record()
     profiling.count_work(record, trainer, iter(made_batches([])))  # on the loss as it was written
-    assert (record.flops_per_step, record.misaligned_flops_fraction, record.bytes_per_step) == (0, None, None)
+    assert (record.flops_per_step, record.misaligned_flops_fraction, record.bytes_per_step) == (
+        0,
+        None,
+        None,
+    )
     assert "torch.compile" in record.limit_reason and trainer.loss_of is unused

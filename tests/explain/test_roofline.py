@@ -8,7 +8,12 @@ from explained_training import MIB, make_record, make_trainer
 from small_training import CPU, MODES
 
 from mixed_precision_study.explain import roofline
-from mixed_precision_study.explain.roofline import measure_ceiling, measure_copy, measure_limits, rate_of
+from mixed_precision_study.explain.roofline import (
+    measure_ceiling,
+    measure_copy,
+    measure_limits,
+    rate_of,
+)
 from mixed_precision_study.train.float8 import FORWARD
 
 
@@ -33,16 +38,25 @@ def test_ceilings_are_flops_and_bytes_by_the_measured_rate(monkeypatch):
 def asked(monkeypatch):
     """Let every ceiling be 50 TFLOP/s and 4,000 GB/s, and return the types that were asked for."""
     asked = []
-    monkeypatch.setattr(roofline, "measure_ceiling", lambda dtype, device: asked.append(dtype) or 50.0)
+    monkeypatch.setattr(
+        roofline, "measure_ceiling", lambda dtype, device: asked.append(dtype) or 50.0
+    )
     monkeypatch.setattr(roofline, "measure_copy", lambda device: 4000.0)
     return asked
 
 
 def test_a_run_is_set_against_the_measured_ceilings_unless_another_process_uses_the_gpu(asked):
-    figures = {"achieved_tflop_per_second": 10.0, "bytes_per_step": 4e9, "gpu_busy_ms_per_step": 2.0}
+    figures = {
+        "achieved_tflop_per_second": 10.0,
+        "bytes_per_step": 4e9,
+        "gpu_busy_ms_per_step": 2.0,
+    }
     record = make_record(**figures)
     measure_limits(record, make_trainer("amp_bf16"), iter([]))
-    assert (record.ceiling_matmul_tflop_per_second, record.ceiling_conv_tflop_per_second) == (50, None)
+    assert (record.ceiling_matmul_tflop_per_second, record.ceiling_conv_tflop_per_second) == (
+        50,
+        None,
+    )
     assert record.ceiling_copy_gb_per_second == 4000
     assert record.compute_limit_fraction == pytest.approx(0.2)  # of the matmul
     assert record.bandwidth_limit_fraction == pytest.approx(0.5)  # 4 GB in 2 ms are 2000 GB/s
@@ -52,11 +66,22 @@ def test_a_run_is_set_against_the_measured_ceilings_unless_another_process_uses_
     assert asked == [torch.bfloat16] and shared.ceiling_matmul_tflop_per_second is None
 
 
-def test_each_arithmetic_has_its_own_ceiling_and_without_the_figures_of_a_run_fractions_are_null(asked):
+def test_each_arithmetic_has_its_own_ceiling_and_without_the_figures_of_a_run_fractions_are_null(
+    asked,
+):
     for precision in (*MODES, "fp8"):
         record = make_record()
         measure_limits(record, types.SimpleNamespace(precision=precision, device=CPU))
         assert record.ceiling_matmul_tflop_per_second == 50
         assert record.compute_limit_fraction is record.bandwidth_limit_fraction is None
     float16, bfloat16 = torch.float16, torch.bfloat16
-    assert asked == [torch.float32, torch.float32, float16, bfloat16, float16, float16, bfloat16, FORWARD]
+    assert asked == [
+        torch.float32,
+        torch.float32,
+        float16,
+        bfloat16,
+        float16,
+        float16,
+        bfloat16,
+        FORWARD,
+    ]

@@ -55,12 +55,18 @@ def figures_of(folder):
         report = tables.read_tables(str(folder))
         for module in (sections.first_screen, *sections.SECTIONS):
             for part in (part for part in module.section(report).parts if isinstance(part, Chart)):
-                charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = list(map(series_of, part.figures))
+                charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = list(
+                    map(series_of, part.figures)
+                )
     values = {}
-    for name, value in (item for record in report.trainings.record for item in comparison_key(record)):
+    for name, value in (
+        item for record in report.trainings.record for item in comparison_key(record)
+    ):
         values.setdefault(name, set()).add(value)
     several = sorted(name for name, found in values.items() if len(found) > 1)
-    names = dict.fromkeys(("notebook", "model", "dataset_used", "batch_size", "execution", *several))
+    names = dict.fromkeys(
+        ("notebook", "model", "dataset_used", "batch_size", "execution", *several)
+    )
     standing = {(row.ratio, row.p) for row in report.ratios.itertuples() if row.stands}
     ratios = {}
     # the first of a key is that of the table
@@ -77,32 +83,44 @@ def key_of(own, base, names):
     """Return the key of two lists of runs: their settings, "own / base" where they differ, and their precisions."""
     sides = [dict(comparison_key(runs[0])) for runs in (own, base)]
     pairs = {name: dict.fromkeys(side[name] for side in sides if name in side) for name in names}
-    settings = [f"{name} {' / '.join(pair)}".replace('"', "") for name, pair in pairs.items() if pair]
+    settings = [
+        f"{name} {' / '.join(pair)}".replace('"', "") for name, pair in pairs.items() if pair
+    ]
     return f"{', '.join(settings)}: {own[0]['precision']} over {base[0]['precision']}"
 
 
 def quality_of(report, names):
     """Yield each last metric beside that of fp32, and each training loss beside that of the next simpler mode."""
     for row in report.quality.to_dict("records"):
-        sides = [report.runs(row["comparison"], name, ok=False) for name in (row["precision"], "fp32")]
+        sides = [
+            report.runs(row["comparison"], name, ok=False) for name in (row["precision"], "fp32")
+        ]
         yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
     for family in growth.families_of(report):
         for row in growth.pairs_of(report, family).dropna(subset="above").itertuples():
             sides = [report.runs(row.loss_comparison, name) for name in (row.precision, row.base)]
-            found = {"difference": row.above, "margin": growth.LOSS_BAR, "outcome": row.loss_outcome}
+            found = {
+                "difference": row.above,
+                "margin": growth.LOSS_BAR,
+                "outcome": row.loss_outcome,
+            }
             yield f"training loss, {key_of(*sides, names)}", found
 
 
 def compared(old, new, name):
     """Return a line for each difference of the figures of a folder."""
-    return ["{}: {!s:.200} became {!s:.200}".format(*found) for found in differences(old, new, name)]
+    return [
+        "{}: {!s:.200} became {!s:.200}".format(*found) for found in differences(old, new, name)
+    ]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", type=Path)
     parser.add_argument("--compare", type=Path)
-    parser.add_argument("folders", nargs="*", help="names of committed results; by default all that are recorded")
+    parser.add_argument(
+        "folders", nargs="*", help="names of committed results; by default all that are recorded"
+    )
     args = parser.parse_args()
     folder = args.write or args.compare
     paths = [folder / f"{name}.json" for name in args.folders] or sorted(folder.glob("*.json"))
@@ -116,7 +134,10 @@ def main():
     if args.write:
         version = ".".join(matplotlib.__version__.split(".")[:2])
         (folder / "matplotlib.txt").write_text(version + "\n", encoding="utf-8")
-    print("\n".join(found) or f"{len(paths)} folders" + (" written" if args.write else ", no difference"))
+    print(
+        "\n".join(found)
+        or f"{len(paths)} folders" + (" written" if args.write else ", no difference")
+    )
     return int(bool(found))
 
 

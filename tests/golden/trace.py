@@ -33,10 +33,20 @@ MODES_ON_GPU = (*MODES, "bf16_true", "fp8")
 EXECUTIONS = ("eager", "compile", "cuda_graph", "compile_cuda_graph")
 SMALL = {"dataset": "synthetic", "max_steps": STEPS, "epochs": 1, "seed": 3}
 PARAMETERS = {  # small models: the traces are about the step, not about the model
-    "cifar_resnet": {**SMALL, "model": "resnet18" if torch.cuda.is_available() else "resnet10t", "batch_size": 8},
+    "cifar_resnet": {
+        **SMALL,
+        "model": "resnet18" if torch.cuda.is_available() else "resnet10t",
+        "batch_size": 8,
+    },
     "efficientnet_regression": SMALL
     | {"model": "mobilenetv3_small_050", "batch_size": 4, "image_height": 64, "image_width": 64},
-    "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
+    "lstm_language_model": {
+        **SMALL,
+        "model": "lstm",
+        "batch_size": 4,
+        "units": 64,
+        "generate_words": 0,
+    },
 }
 # nearly all of a Transformer's work is in layers that take fp8; the other models have one such
 # layer or none
@@ -46,10 +56,30 @@ FP8 = {
 # Fields of a record that do not depend on the clock or the machine.
 LOOP_FIELDS = (
     *("precision", "status", "reason", "dataset_used", "dataset_source", "synthetic"),
-    *("train_samples", "eval_samples", "sample_unit", "steps_per_epoch", "batch_size_used", "samples_per_epoch"),
+    *(
+        "train_samples",
+        "eval_samples",
+        "sample_unit",
+        "steps_per_epoch",
+        "batch_size_used",
+        "samples_per_epoch",
+    ),
     *("train_loss", "metric", "metric_name", "metric_better", "chance_metric", "test_metric"),
-    *("loss_scale_trace", "skipped_steps", "overflow_steps", "warmup_steps", "warmup_skipped_steps", "autocast_dtype"),
-    *("parameter_dtypes", "fp32_precision_matmul", "fp32_precision_conv", "fp32_precision_rnn", "training_log"),
+    *(
+        "loss_scale_trace",
+        "skipped_steps",
+        "overflow_steps",
+        "warmup_steps",
+        "warmup_skipped_steps",
+        "autocast_dtype",
+    ),
+    *(
+        "parameter_dtypes",
+        "fp32_precision_matmul",
+        "fp32_precision_conv",
+        "fp32_precision_rnn",
+        "training_log",
+    ),
 )
 
 
@@ -65,7 +95,10 @@ def waits_and_kernels(take):
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as caught, profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        profile(activities=[ProfilerActivity.CUDA]) as profiler,
+    ):
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -75,7 +108,11 @@ def waits_and_kernels(take):
         torch.cuda.synchronize()
     events = profiler.profiler.kineto_results.events()
     kernels = sum("CUDA" in str(event.device_type()) for event in events)
-    return result, kernels, sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+    return (
+        result,
+        kernels,
+        sum("synchronizing CUDA operation" in str(warning.message) for warning in caught),
+    )
 
 
 def trace_step_by_step(root, notebook, precision, execution):
@@ -89,7 +126,11 @@ def trace_step_by_step(root, notebook, precision, execution):
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.backends.mkldnn.set_flags(_enabled=True)
-    parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp(dir=".")}
+    parameters = {
+        **PARAMETERS[notebook],
+        "execution": execution,
+        "output_dir": tempfile.mkdtemp(dir="."),
+    }
     parameters |= FP8[notebook] if precision == "fp8" else {}
     experiment = experiment_of(root / "notebooks" / f"{notebook}.ipynb", parameters)
     schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
@@ -105,9 +146,21 @@ def trace_step_by_step(root, notebook, precision, execution):
         take = functools.partial(trainer.step, batch, hidden)
         # the profiler is slow, and the first steps capture or compile
         counted = number >= STEPS - 2
-        (loss, hidden), kernels, waits = waits_and_kernels(take) if counted else (take(), None, None)
-        rows.append([loss.item().hex(), trainer.scaler.get_scale().hex(), trainer.skipped_steps, kernels, waits])
-    weights = b"".join(master.detach().float().cpu().numpy().tobytes() for master in trainer.masters)
+        (loss, hidden), kernels, waits = (
+            waits_and_kernels(take) if counted else (take(), None, None)
+        )
+        rows.append(
+            [
+                loss.item().hex(),
+                trainer.scaler.get_scale().hex(),
+                trainer.skipped_steps,
+                kernels,
+                waits,
+            ]
+        )
+    weights = b"".join(
+        master.detach().float().cpu().numpy().tobytes() for master in trainer.masters
+    )
     return {"steps": rows, "weights": hashlib.sha256(weights).hexdigest()[:16]}
 
 
@@ -121,7 +174,9 @@ def trace_loop(root, notebook, execution):
 
     run_cells(root / "notebooks" / f"{notebook}.ipynb", "run", parameters)
     records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-    return {record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records}
+    return {
+        record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records
+    }
 
 
 def all_traces(root, notebooks, modes, executions, loop):
@@ -147,20 +202,29 @@ def first_difference(old, new):
     for number, (a, b) in enumerate(zip(old.get("steps", ()), new.get("steps", ()), strict=False)):
         if a != b:
             return f"step {number}: {a} and {b}"
-    return next((f"{key}: {old.get(key)} and {one}" for key, one in new.items() if one != old.get(key)), "fewer keys")
+    return next(
+        (f"{key}: {old.get(key)} and {one}" for key, one in new.items() if one != old.get(key)),
+        "fewer keys",
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     parser.add_argument("--notebooks", nargs="*", default=list(PARAMETERS))
-    parser.add_argument("--modes", nargs="*", default=MODES_ON_GPU if torch.cuda.is_available() else MODES)
+    parser.add_argument(
+        "--modes", nargs="*", default=MODES_ON_GPU if torch.cuda.is_available() else MODES
+    )
     parser.add_argument("--executions", nargs="*", default=EXECUTIONS)
     parser.add_argument("--loop", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--compare", type=Path, nargs="*", default=[])
     args = parser.parse_args()
-    root, write, compare = args.root.resolve(), args.write and args.write.resolve(), [p.resolve() for p in args.compare]
+    root, write, compare = (
+        args.root.resolve(),
+        args.write and args.write.resolve(),
+        [p.resolve() for p in args.compare],
+    )
     sys.path[:0] = [str(root), str(Path(__file__).resolve().parents[1])]
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # the order of a sum must not depend on the cores
@@ -169,9 +233,15 @@ def main():
     os.chdir(folder)
     new = all_traces(root, args.notebooks, args.modes, args.executions, args.loop)
     if write:
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(trace)}" for name, trace in new.items())
+        lines = ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(trace)}" for name, trace in new.items()
+        )
         write.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    old = {name: trace for path in compare for name, trace in json.loads(path.read_text(encoding="utf-8")).items()}
+    old = {
+        name: trace
+        for path in compare
+        for name, trace in json.loads(path.read_text(encoding="utf-8")).items()
+    }
     names = [name for name in new if old and new[name] != old.get(name)]
     found = [f"{name}: {first_difference(old.get(name, {}), new[name])}" for name in names]
     print("\n".join(found) or f"{len(new) - 1} traces" + (", no difference" if old else " written"))

@@ -28,7 +28,11 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
     [
         # Idle from a fifth on; data loading where the loop waits for half of that or more.
         (profiled(busy=0.8), LAUNCHES, "idle 20% of the time between kernel launches"),
-        (profiled(busy=0.81), ON_CORES, "70% of kernel time is convolution and matmul, 86% of it on Tensor Cores"),
+        (
+            profiled(busy=0.81),
+            ON_CORES,
+            "70% of kernel time is convolution and matmul, 86% of it on Tensor Cores",
+        ),
         (profiled(busy=0.8, data_wait_fraction=0.1), LOADING, "(10%)"),
         (profiled(busy=0.8, data_wait_fraction=0.09), LAUNCHES, "waits 9%"),
         (profiled(busy=0.1, data_wait_fraction=0.5), LOADING, "kernel launches (40%)"),
@@ -43,19 +47,51 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
         (profiled(misaligned_flops_fraction=0.49), ON_CORES, ""),
         (profiled(misaligned_flops_fraction=0.9, precision="fp32"), ON_CORES, ""),
         (profiled([["matmul", 0.3], ["copy", 0.7]], misaligned_flops_fraction=0.9), SIZES, ""),
-        (profiled([["matmul", 0.29], ["copy", 0.71]], misaligned_flops_fraction=0.9), OTHER_KERNELS, "71%"),
+        (
+            profiled([["matmul", 0.29], ["copy", 0.71]], misaligned_flops_fraction=0.9),
+            OTHER_KERNELS,
+            "71%",
+        ),
         # Arithmetic from half of the time on, on Tensor Cores from half of that.
-        (profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.25), ON_CORES, "50% of it"),
-        (profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.24), WITHOUT_CORES, "48% of it"),
-        (profiled([["matmul", 0.6], ["copy", 0.4]], tensor_core_fraction=0.65), ON_CORES, "100% of it"),
-        (profiled(compute_limit_fraction=0.55), ON_CORES, "reaches 55% of what this card was measured to do"),
+        (
+            profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.25),
+            ON_CORES,
+            "50% of it",
+        ),
+        (
+            profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.24),
+            WITHOUT_CORES,
+            "48% of it",
+        ),
+        (
+            profiled([["matmul", 0.6], ["copy", 0.4]], tensor_core_fraction=0.65),
+            ON_CORES,
+            "100% of it",
+        ),
+        (
+            profiled(compute_limit_fraction=0.55),
+            ON_CORES,
+            "reaches 55% of what this card was measured to do",
+        ),
         (profiled([["matmul", 0.49], ["copy", 0.51]]), OTHER_KERNELS, ""),
-        (profiled([["attention", 0.9], ["copy", 0.1]], tensor_core_fraction=None), WITHOUT_CORES, ""),
+        (
+            profiled([["attention", 0.9], ["copy", 0.1]], tensor_core_fraction=None),
+            WITHOUT_CORES,
+            "",
+        ),
         (profiled([["depthwise convolution", 0.8], ["matmul", 0.2]]), OTHER_KERNELS, "80%"),
-        (profiled(SPARSE), OTHER_KERNELS, "75% of kernel time is not arithmetic (elementwise 40%, normalisation 20%)"),
+        (
+            profiled(SPARSE),
+            OTHER_KERNELS,
+            "75% of kernel time is not arithmetic (elementwise 40%, normalisation 20%)",
+        ),
         # What is missing.
         (profiled([]), "not known", "it was not profiled"),
-        (flat(profile_reason="the profiler saw no kernel"), "not known", "the profiler saw no kernel"),
+        (
+            flat(profile_reason="the profiler saw no kernel"),
+            "not known",
+            "the profiler saw no kernel",
+        ),
     ],
 )
 def test_where_one_limit_ends_and_the_next_begins(record, case, words):

@@ -34,7 +34,9 @@ def answer(record):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_rules_are_right_on_what_an_h200_measured_with_parameters_that_the_notebook_still_takes(name):
+def test_the_rules_are_right_on_what_an_h200_measured_with_parameters_that_the_notebook_still_takes(
+    name,
+):
     record = made_up() | json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     case = CASES[name]
     settings_of(case["notebook"], case["parameters"] | {"precisions": [case["precision"]]})
@@ -75,5 +77,11 @@ def test_the_rules_are_right_on_this_gpu(name, monkeypatch):
         breakdown = {field: None for field in flat if field.startswith("ledger_")}
         breakdown["ledger_reason"] = "several cases ran in one process, one after the other"
         write_json({**flat, **breakdown}, Path(folder) / f"{name}.json")
-    print(name, answer(flat), find_bottleneck(flat), f"{time.perf_counter() - start:.0f} s", record.reason)
+    print(
+        name,
+        answer(flat),
+        find_bottleneck(flat),
+        f"{time.perf_counter() - start:.0f} s",
+        record.reason,
+    )
     assert answer(flat) == case["expected"]

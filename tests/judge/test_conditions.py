@@ -14,16 +14,30 @@ from mixed_precision_study.judge.conditions import (
     no_outcome_in,
 )
 from mixed_precision_study.judge.ratios import paired_ratio
-from mixed_precision_study.judge.verdict import CANNOT_BE_TOLD, FASTER, LITTLE_FASTER, OTHER_CONDITIONS, judge
+from mixed_precision_study.judge.verdict import (
+    CANNOT_BE_TOLD,
+    FASTER,
+    LITTLE_FASTER,
+    OTHER_CONDITIONS,
+    judge,
+)
 
-USUAL = {"sm_clock_mhz_median": 1980.0, "throttled": False, "throttle_fractions": [], "gpu_shared": False}
+USUAL = {
+    "sm_clock_mhz_median": 1980.0,
+    "throttled": False,
+    "throttle_fractions": [],
+    "gpu_shared": False,
+}
 CAPPED = {"throttled": True, "throttle_fractions": [["power cap", 0.3]]}
 HEATED = {"throttled": True, "throttle_fractions": [["thermal, hardware", 1.0]]}
 
 
 def pair(own=None, base=None):
     """Return a run and its base, equal but for these fields."""
-    return {**profiled(**USUAL), **(own or {})}, {**profiled(precision="fp32", **USUAL), **(base or {})}
+    return {**profiled(**USUAL), **(own or {})}, {
+        **profiled(precision="fp32", **USUAL),
+        **(base or {}),
+    }
 
 
 def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_is_no_disturbance():
@@ -32,7 +46,10 @@ def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_
     at_limit = flat(throttled=True, throttle_fractions=[["power cap", 0.4], ["heat", 0.04]])
     assert flags_of(at_limit) == []
     assert conditions_of(at_limit) == ["at its power limit 40% of the time"]
-    assert conditions_of(flat(**HOT)) == ["throttled (heat 5% of the time)", "at its power limit 40% of the time"]
+    assert conditions_of(flat(**HOT)) == [
+        "throttled (heat 5% of the time)",
+        "at its power limit 40% of the time",
+    ]
     assert conditions_of(flat(throttled=False, throttle_fractions=[["power cap", 0.4]])) == []
 
 
@@ -40,8 +57,13 @@ def test_equal_conditions_have_no_difference_and_one_precision_is_named_by_what_
     assert differences(*pair()) == []
     assert no_outcome_in([pair()]) is None
     graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16"})
-    for changed, name in (({"execution": "cuda_graph"}, "cuda_graph"), ({"batch_size": 512}, "batch_size=512")):
-        assert differences(setting(graph, **changed), eager) == [f"only the kernel of {name} was forked"]
+    for changed, name in (
+        ({"execution": "cuda_graph"}, "cuda_graph"),
+        ({"batch_size": 512}, "batch_size=512"),
+    ):
+        assert differences(setting(graph, **changed), eager) == [
+            f"only the kernel of {name} was forked"
+        ]
     assert differences(*pair(HEATED, HEATED)) == []
 
 
@@ -81,7 +103,9 @@ def test_a_precision_that_always_ran_first_is_named():
         at = [[time and f"2026-01-01T00:{time:02}:00+00:00" for time in order] for order in orders]
         return [pair({"started_at": own}, {"started_at": base} | base_fields) for own, base in at]
 
-    assert differences_in(pairs((11, 10), (13, 12), (15, 14))) == ["fp32 always ran before amp_fp16"]
+    assert differences_in(pairs((11, 10), (13, 12), (15, 14))) == [
+        "fp32 always ran before amp_fp16"
+    ]
     assert differences_in(pairs((10, 11), (12, 13))) == ["amp_fp16 always ran before fp32"]
     for others in ((12, 13), (None, 14), (15, 15)):
         assert differences_in(pairs((11, 10), (13, 12), others)) == []
@@ -90,7 +114,9 @@ def test_a_precision_that_always_ran_first_is_named():
     assert differences_in(pairs((11, 10), (13, 12), gpu_uuid="GPU-9")) == []
 
 
-@pytest.mark.parametrize(("execution", "outcome"), [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)])
+@pytest.mark.parametrize(
+    ("execution", "outcome"), [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)]
+)
 def test_one_order_counts_where_times_may_drift_also_within_one_process(execution, outcome):
     pairs = compared(1.04, repetitions=3)
     for runs, places in zip(pairs, ((2, 1), (4, 0), (3, 2)), strict=True):
@@ -113,11 +139,18 @@ def test_pairs_slowed_by_heat_are_left_out_and_counted_where_there_are_others():
         return judge(speedup), round(speedup["ratio"], 1), speedup["differences"]
 
     assert said([], 4) == (FASTER, 2.0, [])
-    assert said([1], 4) == (FASTER, 2.0, ["1 of 4 pairs were slowed by heat or hardware and are left out"])
+    assert said([1], 4) == (
+        FASTER,
+        2.0,
+        ["1 of 4 pairs were slowed by heat or hardware and are left out"],
+    )
     assert said([1], 3)[:2] == ("two processes", 2.0)
     word, ratio, differences = said([0, 1, 2], 3)  # nothing else is there, so nothing is left out
     assert (word, ratio < 1, "left out" in str(differences)) == (OTHER_CONDITIONS, True, False)
-    assert (fairly_timed([USUAL, HEATED, CAPPED]), fairly_timed([HEATED])) == ([USUAL, CAPPED], [HEATED])
+    assert (fairly_timed([USUAL, HEATED, CAPPED]), fairly_timed([HEATED])) == (
+        [USUAL, CAPPED],
+        [HEATED],
+    )
     pairs = compared(2.0, repetitions=3)
     pairs[1][0]["sm_clock_mhz_median"], pairs[1][1]["sm_clock_mhz_median"] = 1500.0, 1980.0
     assert judge(paired_ratio(pairs)) == OTHER_CONDITIONS  # one pair refuses the outcome of all

@@ -2,7 +2,14 @@
 
 import pytest
 
-from mixed_precision_study.judge.equivalence import BETTER, EQUIVALENT, NOT_WORSE, UNKNOWN, WORSE, quality_difference
+from mixed_precision_study.judge.equivalence import (
+    BETTER,
+    EQUIVALENT,
+    NOT_WORSE,
+    UNKNOWN,
+    WORSE,
+    quality_difference,
+)
 
 
 def difference(changes, metric="accuracy", better="higher", base=0.935):
@@ -56,14 +63,19 @@ def test_an_error_that_grows_is_worse():
 def test_perplexity_is_compared_as_a_share():
     found = difference([5.0, 5.5, 4.5, 5.0, 5.0], "perplexity", "lower", 100.0)
     assert found["difference"] == pytest.approx(0.05, abs=1e-3) and found["outcome"] == WORSE
-    assert difference([0.5, 0.6, 0.4, 0.5, 0.5], "perplexity", "lower", 100.0)["outcome"] == EQUIVALENT
+    assert (
+        difference([0.5, 0.6, 0.4, 0.5, 0.5], "perplexity", "lower", 100.0)["outcome"] == EQUIVALENT
+    )
     assert found["is_ratio"] and found["low"] < found["low90"] < found["high90"] < found["high"]
 
 
 def test_a_metric_without_a_margin_is_never_equivalent():
     found = difference([0.0] * 8, "f1")
     assert found["margin"] is None and found["outcome"] == UNKNOWN
-    assert [difference([-0.1, -0.11, -0.09, -0.1, -0.1][:n], "f1")["outcome"] for n in (4, 5)] == [UNKNOWN, WORSE]
+    assert [difference([-0.1, -0.11, -0.09, -0.1, -0.1][:n], "f1")["outcome"] for n in (4, 5)] == [
+        UNKNOWN,
+        WORSE,
+    ]
 
 
 def test_seeds_are_paired():

@@ -13,7 +13,12 @@ FOUND = {
     "gradient_flush_fraction_scaled": 0.01,
     "inference_latency_ms": 2.0,
 }
-OWN_OF_EACH = {"sm_clock_mhz_median": 1500.0, "throttled": True, "energy_joules": 7.0, "epoch_seconds": [0.1]}
+OWN_OF_EACH = {
+    "sm_clock_mhz_median": 1500.0,
+    "throttled": True,
+    "energy_joules": 7.0,
+    "epoch_seconds": [0.1],
+}
 
 
 def explained(**fields):
@@ -21,9 +26,17 @@ def explained(**fields):
 
 
 def test_a_repetition_gets_what_it_lacks():
-    run = flat(profile_reason="only the first is explained", ledger_slack_mib=5.0, ledger_reason="only the first")
+    run = flat(
+        profile_reason="only the first is explained",
+        ledger_slack_mib=5.0,
+        ledger_reason="only the first",
+    )
     explain([explained(ledger_slack_mib=6.0), run])
-    assert (run["gpu_busy_fraction"], run["kernel_family_fractions"], run["profile_reason"]) == (0.7, DENSE, None)
+    assert (run["gpu_busy_fraction"], run["kernel_family_fractions"], run["profile_reason"]) == (
+        0.7,
+        DENSE,
+        None,
+    )
     ledger = [run[f"ledger_{name}"] for name in ("activations_mib", "slack_mib", "reason")]
     assert ledger == [100.0, 6.0, None]  # of one process, so the parts add up
     assert run["gradient_flush_fraction_scaled"] == 0.01
@@ -36,7 +49,11 @@ def test_a_repetition_keeps_what_it_measured():
     explain([explained(), run])
     # a profile is not mixed
     assert run["gpu_busy_fraction"] == 0.3 and run["kernel_family_fractions"] == []
-    assert (run["sm_clock_mhz_median"], run["throttled"], run["energy_joules"]) == (None, None, None)
+    assert (run["sm_clock_mhz_median"], run["throttled"], run["energy_joules"]) == (
+        None,
+        None,
+        None,
+    )
     assert run["epoch_seconds"] == [4.0, 4.0]
 
 
@@ -47,7 +64,11 @@ def test_the_newest_explanation_that_ended_well_counts():
     )
     failed = explained(gpu_busy_fraction=0.9, finished_at="2026-03", status="failed")
     oom = {"status": "oom", "epoch_seconds": []}
-    for run, given, busy in ((flat(), [new, failed, old], 0.2), (flat(), [failed], None), (flat(**oom), [new], None)):
+    for run, given, busy in (
+        (flat(), [new, failed, old], 0.2),
+        (flat(), [failed], None),
+        (flat(**oom), [new], None),
+    ):
         explain([run, *given])
         assert run["gpu_busy_fraction"] == busy
 

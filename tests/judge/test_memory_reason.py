@@ -11,7 +11,9 @@ NAMES = ("parameters", "gradients", "optimizer", "masters", "data", "activations
 
 def run(precision, *sizes, **fields):
     """Return a record whose memory at the peak has these parts in MiB: NAMES without masters and data, then these."""
-    sizes = dict(zip(("parameters", "gradients", "optimizer", "activations", "data"), sizes, strict=False))
+    sizes = dict(
+        zip(("parameters", "gradients", "optimizer", "activations", "data"), sizes, strict=False)
+    )
     parts = {f"ledger_{name}_mib": float(sizes.get(name, 0)) for name in NAMES}
     return flat(precision, peak_allocated_mib=float(sum(sizes.values())), **parts, **fields)
 
@@ -19,10 +21,26 @@ def run(precision, *sizes, **fields):
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ((100, 100, 200, 40), (100, 100, 200, 20), "weights, gradients and optimizer are 95% of the peak"),
-        ((10, 10, 10, 60, 400), (10, 10, 10, 30, 400), "the data set on the GPU is 87% of the peak"),
-        ((60, 60, 60, 40, 180), (60, 60, 60, 20, 180), "weights, gradients, optimizer and data set are 95%"),
-        ((10, 10, 10, 340), (10, 10, 10, 350), "activations and workspace, 92% of the peak, did not shrink"),
+        (
+            (100, 100, 200, 40),
+            (100, 100, 200, 20),
+            "weights, gradients and optimizer are 95% of the peak",
+        ),
+        (
+            (10, 10, 10, 60, 400),
+            (10, 10, 10, 30, 400),
+            "the data set on the GPU is 87% of the peak",
+        ),
+        (
+            (60, 60, 60, 40, 180),
+            (60, 60, 60, 20, 180),
+            "weights, gradients, optimizer and data set are 95%",
+        ),
+        (
+            (10, 10, 10, 340),
+            (10, 10, 10, 350),
+            "activations and workspace, 92% of the peak, did not shrink",
+        ),
     ],
 )
 def test_the_largest_part_is_the_reason(before, after, words):
@@ -36,7 +54,12 @@ def test_there_is_none_where_memory_went_down_or_the_parts_are_not_known():
     assert memory_reason(half, run("fp32", 10, 10, 10, 340)) is None
     tf32 = run("tf32", 100, 100, 200, 40)
     assert memory_reason(tf32, tf32) is None
-    assert memory_reason(flat("amp_fp16", peak_allocated_mib=9.0), flat("fp32", peak_allocated_mib=9.0)) is None
+    assert (
+        memory_reason(
+            flat("amp_fp16", peak_allocated_mib=9.0), flat("fp32", peak_allocated_mib=9.0)
+        )
+        is None
+    )
     assert memory_reason(flat("amp_fp16"), flat("fp32")) is None
     mixed = run("amp_fp16", 20, 20, 10, 50), run("fp32", 20, 20, 10, 56)
     assert memory_reason(*mixed) is None  # no part says it alone

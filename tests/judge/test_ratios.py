@@ -43,7 +43,10 @@ def test_different_batch_sizes_are_compared_per_sample():
     base = timed([[3, 3]], "fp32", samples_per_epoch=1000)
     assert total_ratio(own, base) == 6
     assert total_ratio({**own, "samples_per_epoch": None, "samples_per_second": None}, base) is None
-    assert paired_ratio([({**own, "samples_per_epoch": None, "samples_per_second": None}, base)]) is None
+    assert (
+        paired_ratio([({**own, "samples_per_epoch": None, "samples_per_second": None}, base)])
+        is None
+    )
 
 
 def test_runs_are_paired_by_seed_repetition_and_card():
@@ -55,11 +58,20 @@ def test_runs_are_paired_by_seed_repetition_and_card():
     pairs = paired_runs(runs, base)
     assert [own for own, _ in pairs] == runs
     assert [counterpart for _, counterpart in pairs] == [base[3], base[2], base[0], base[1]]
-    strangers = [run("tf32", seed=2), run("tf32", repeat=2), run("tf32", uuid="GPU-3"), run("tf32", 1, 1)]
+    strangers = [
+        run("tf32", seed=2),
+        run("tf32", repeat=2),
+        run("tf32", uuid="GPU-3"),
+        run("tf32", 1, 1),
+    ]
     assert paired_runs(strangers, base) == [] and paired_ratio([]) is None
     assert len(paired_runs([run("tf32"), run("tf32")], base)) == 1  # a counterpart is used once
     for unused in ({"status": "oom"}, {"purpose": "explain"}):
-        assert paired_runs([flat(**unused)], [flat("fp32")]) == paired_runs([flat()], [flat("fp32", **unused)]) == []
+        assert (
+            paired_runs([flat(**unused)], [flat("fp32")])
+            == paired_runs([flat()], [flat("fp32", **unused)])
+            == []
+        )
     older = [flat("tf32"), flat("fp32")]
     for record in older:
         del record["settings"]["repeat"]
@@ -81,7 +93,10 @@ def test_the_counterpart_is_the_one_with_the_same_software_in_whatever_order_the
 
 def test_the_ratio_is_the_geometric_mean_over_processes_and_the_counts_are_right():
     own = [timed(np.ones((2, 2)), parameters={"seed": seed}) for seed in (0, 1)]
-    base = [timed(times, "fp32", {"seed": seed}) for seed, times in ((0, [[2, 2], [3, 1]]), (1, [[2, 9], [4, 1]]))]
+    base = [
+        timed(times, "fp32", {"seed": seed})
+        for seed, times in ((0, [[2, 2], [3, 1]]), (1, [[2, 9], [4, 1]]))
+    ]
     speedup = paired_ratio(list(zip(own, base, strict=True)))
     assert speedup["ratio"] == pytest.approx(math.sqrt(2 * 4))
     assert (speedup["processes"], speedup["seeds"], speedup["seconds"]) == (2, 2, 4)
@@ -102,7 +117,9 @@ def test_the_interval_is_students_over_the_logarithms_of_the_processes(logarithm
     found = interval_of(logarithms)
     middle = np.mean(logarithms)
     expected = [math.exp(middle + sign * width) for width in (half, half90) for sign in (-1, 1)]
-    assert [found[name] for name in ("low", "high", "low90", "high90")] == pytest.approx(expected, rel=1e-4)
+    assert [found[name] for name in ("low", "high", "low90", "high90")] == pytest.approx(
+        expected, rel=1e-4
+    )
     assert found["smallest"] == pytest.approx(max(math.exp(half) - 1, 0.02), rel=1e-3)
 
 
@@ -111,7 +128,10 @@ def test_stalls_part_the_total_time_from_the_median_block_and_are_flagged():
     for own, _ in pairs:
         blocks = np.array(own["block_seconds"])
         blocks[::4] *= 1.3
-        own |= {"block_seconds": blocks.tolist(), "epoch_seconds": blocks.reshape(3, -1).sum(1).tolist()}
+        own |= {
+            "block_seconds": blocks.tolist(),
+            "epoch_seconds": blocks.reshape(3, -1).sum(1).tolist(),
+        }
     speedup = paired_ratio(pairs)
     assert speedup["ratio"] == pytest.approx(1.1 / 1.075, rel=0.02)
     assert speedup["median_ratio"] == pytest.approx(1.1, rel=0.02)
@@ -124,7 +144,9 @@ def seeds_of(process, base_process, seeds, ratio=2.0):
     pairs = []
     for seed in seeds:
         own = timed([[1 + seed / 1000]], parameters={"seed": seed}, process_id=process)
-        pairs.append((own, timed([[ratio]], "fp32", parameters={"seed": seed}, process_id=base_process)))
+        pairs.append(
+            (own, timed([[ratio]], "fp32", parameters={"seed": seed}, process_id=base_process))
+        )
     return pairs
 
 
@@ -132,11 +154,20 @@ def test_seeds_of_one_process_are_no_processes_and_the_interval_is_of_the_means_
     found = paired_ratio(seeds_of("a", "b", range(5)))
     assert (found["processes"], found["seeds"], judge(found)) == (1, 5, "one process")
     assert {found[name] for name in ("low", "high", "low90", "high90", "p", "smallest")} == {None}
-    assert found["ratio"] == pytest.approx(2 / math.prod(1 + seed / 1000 for seed in range(5)) ** 0.2)
-    pairs = [*seeds_of("a", "b", range(2)), *seeds_of("c", "d", (2, 3)), *seeds_of("e", "f", (4, 5))]
+    assert found["ratio"] == pytest.approx(
+        2 / math.prod(1 + seed / 1000 for seed in range(5)) ** 0.2
+    )
+    pairs = [
+        *seeds_of("a", "b", range(2)),
+        *seeds_of("c", "d", (2, 3)),
+        *seeds_of("e", "f", (4, 5)),
+    ]
     found = paired_ratio(pairs)
     assert (found["processes"], found["seeds"]) == (3, 6)
-    means = [math.log(2) - (math.log(1 + seed / 1000) + math.log(1 + (seed + 1) / 1000)) / 2 for seed in (0, 2, 4)]
+    means = [
+        math.log(2) - (math.log(1 + seed / 1000) + math.log(1 + (seed + 1) / 1000)) / 2
+        for seed in (0, 2, 4)
+    ]
     assert found["low"] == pytest.approx(interval_of(means)["low"])
     # records that name none are one each
     assert paired_ratio(seeds_of(None, None, range(4)))["processes"] == 4

@@ -6,14 +6,21 @@ from mixed_precision_study.judge.time_to_target import faster_steps_only, target
 
 
 def run(seconds=(10.0, 10.0, 10.0), metric=(0.5, 0.93, 0.9), **more):
-    facts = {"metric_better": "higher", "metric_target": 0.92, "settings": {"epochs": 3}, "energy_joules": 600.0}
+    facts = {
+        "metric_better": "higher",
+        "metric_target": 0.92,
+        "settings": {"epochs": 3},
+        "energy_joules": 600.0,
+    }
     return {**facts, "epoch_seconds": list(seconds), "metric": list(metric), **more}
 
 
 def test_the_targets_are_the_experiments_own_or_the_one_that_is_asked_for():
     assert target_of(run()) == 0.92
     assert target_of(run(), 0.8) == 0.8
-    assert [target_of(run(**{name: None})) for name in ("metric_target", "metric_better")] == [None] * 2
+    assert [target_of(run(**{name: None})) for name in ("metric_target", "metric_better")] == [
+        None
+    ] * 2
 
 
 def test_what_is_not_reached_has_no_seconds():
@@ -21,7 +28,9 @@ def test_what_is_not_reached_has_no_seconds():
     found = [to_target(run(metric=one), 0.92)[:3] for one in metrics]
     assert found == [(2, 20, pytest.approx(400)), (1, 10, pytest.approx(200)), (None, None, None)]
     assert to_target(run((10.0, 20.0, 30.0)), 0.92) == (2, 30, 300, 20)
-    lower = to_target(run(metric=(170.0, 161.0, 160.0), metric_better="lower", energy_joules=None), 160.0)
+    lower = to_target(
+        run(metric=(170.0, 161.0, 160.0), metric_better="lower", energy_joules=None), 160.0
+    )
     assert (lower.epochs, lower.joules) == (3, None)
 
 
@@ -30,5 +39,8 @@ def test_faster_epochs_that_take_longer_to_the_target_are_found_where_every_base
     late = [to_target(run((8.0,) * 3, (0.5, 0.6, 0.93)), 0.92)]  # 24 s against 20 s
     never = [to_target(run((11.0,) * 3, (0.5, 0.6, 0.7)), 0.92)]
     found = [late, fast + never], [fast, never, []]  # the epochs of `never` are not faster
-    assert [[faster_steps_only(own, base) for own in runs] for runs in found] == [[True] * 2, [False] * 3]
+    assert [[faster_steps_only(own, base) for own in runs] for runs in found] == [
+        [True] * 2,
+        [False] * 3,
+    ]
     assert not faster_steps_only(fast + never, base + never) and not faster_steps_only(fast, [])

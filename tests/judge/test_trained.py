@@ -7,7 +7,12 @@ from mixed_precision_study.judge.divergence import find_diverged
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.trained import by_seed, quality_lost, why_not_trained
 
-FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
+FP32 = {
+    "metric": [0.5, 0.9],
+    "metric_better": "higher",
+    "chance_metric": 0.1,
+    "metric_name": "accuracy",
+}
 FP32["metric_margin"] = 0.002
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
 
@@ -18,7 +23,9 @@ def reason(*own, base=None):
     return why_not_trained([(flat(**{**FP32, **STEPS, **fields}), fp32) for fields in own])
 
 
-@pytest.mark.parametrize(("skipped", "told"), [(9, False), (11, False), (12, True), (1170, True), (None, False)])
+@pytest.mark.parametrize(
+    ("skipped", "told"), [(9, False), (11, False), (12, True), (1170, True), (None, False)]
+)
 def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
     assert bool(reason({"skipped_steps": skipped})) is told
     # a baseline that did not train is none
@@ -34,8 +41,18 @@ def test_a_last_metric_that_is_missing_or_not_finite_is_told(metric):
     assert reason({"metric": []}, base={"metric": []}) is None  # neither was evaluated
 
 
-ERROR = {"metric_better": "lower", "chance_metric": 0.323, "metric_name": "mean_absolute_error", "metric_margin": 0.02}
-WORDS = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity", "metric_margin": 0.02}
+ERROR = {
+    "metric_better": "lower",
+    "chance_metric": 0.323,
+    "metric_name": "mean_absolute_error",
+    "metric_margin": 0.02,
+}
+WORDS = {
+    "metric_better": "lower",
+    "chance_metric": 968.0,
+    "metric_name": "perplexity",
+    "metric_margin": 0.02,
+}
 WORDS["metric_margin_is_share"] = True
 
 
@@ -61,10 +78,15 @@ def test_less_than_half_of_the_gain_over_chance_is_told(kind, base, last, told):
 def ends(precision, *last, **fields):
     """Return runs of a precision with these last metrics, one for each seed."""
     fields = {**FP32, **STEPS, **fields}
-    return [flat(precision, {"seed": seed}, **{**fields, "metric": [one]}) for seed, one in enumerate(last)]
+    return [
+        flat(precision, {"seed": seed}, **{**fields, "metric": [one]})
+        for seed, one in enumerate(last)
+    ]
 
 
-@pytest.mark.parametrize(("precision", "more"), [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")])
+@pytest.mark.parametrize(
+    ("precision", "more"), [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")]
+)
 def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, more):
     lost = f"its accuracy ends at 0.897, not 0.9{more}"
     pair = ends(precision, 0.897)[0], ends("fp32", 0.9)[0]
@@ -76,7 +98,9 @@ def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, 
 
 def test_perplexity_is_lost_upwards():
     own, base = ends("bf16_true", 226.0, **WORDS), ends("fp32", 147.0, **WORDS)
-    assert quality_lost(own, base) == 'its perplexity ends at 226, not 147 (try rounding="stochastic")'
+    assert (
+        quality_lost(own, base) == 'its perplexity ends at 226, not 147 (try rounding="stochastic")'
+    )
     tried = [setting(run, rounding="stochastic") for run in own]
     assert quality_lost(tried, base) == "its perplexity ends at 226, not 147"
     assert quality_lost(ends("bf16_true", 120.0, **WORDS), base) is None
@@ -111,7 +135,9 @@ GOES_ON = [1.8, 0.7, 0.6, 0.65]
         ([1.8, 0.65], False),  # two epochs tell nothing
     ],
 )
-def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_falls(loss, has_trained):
+def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_falls(
+    loss, has_trained
+):
     own = flat("tf32", **STEPS, **NOISY, train_loss=loss)
     base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
     own, base = own | {"run_id": "own", "precision": "tf32"}, base | {"run_id": "base"}
@@ -151,7 +177,10 @@ def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
 
 def test_runs_are_judged_by_fp32_and_by_others_only_where_these_clearly_learned():
     def found(fp32, tf32):
-        runs = [run("fp32", [fp32]) | {"precision": "fp32"}, run("tf32", [tf32]) | {"precision": "tf32"}]
+        runs = [
+            run("fp32", [fp32]) | {"precision": "fp32"},
+            run("tf32", [tf32]) | {"precision": "tf32"},
+        ]
         return set(find_diverged([*runs, run("o3_fp16", [0.1]) | {"precision": "o3_fp16"}]))
 
     assert found(0.9, 0.9) == {"o3_fp16"}

@@ -80,7 +80,9 @@ def test_a_run_that_did_not_end_well_says_why_and_one_without_its_baseline_what_
     assert_reads_well(text)
 
 
-@pytest.mark.parametrize("record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()])
+@pytest.mark.parametrize(
+    "record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()]
+)
 def test_a_measured_run_says_how_much_and_what_limits_it(record):
     text = verdict(record, FP32, gained(2.004, 1.9, 2.1))
     case, because = find_bottleneck(record)
@@ -92,20 +94,57 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
 @pytest.mark.parametrize(
     ("own", "base", "speedup", "begins", "holds", "sentences"),
     [
-        ({}, {}, gained(low=None, high=None, processes=1), "amp_fp16 is 2.00x", ["(one process); "], 1),
+        (
+            {},
+            {},
+            gained(low=None, high=None, processes=1),
+            "amp_fp16 is 2.00x",
+            ["(one process); "],
+            1,
+        ),
         ({}, {}, gained(seconds=1.0), "amp_fp16 is 2.00x", [f"(1.90 to 2.10): {TOO_SHORT}; "], 1),
         (HOT, {}, None, "Caution: ", [NOT_PAIRED], 2),
         (HOT, {}, gained(untrained="the reason"), "the reason", ["2.00x", "Caution: "], 2),
-        ({}, {}, gained(lost="the loss"), "amp_fp16 is 2.00x", [f"(1.90 to 2.10): {FASTER}, but the loss; "], 1),
+        (
+            {},
+            {},
+            gained(lost="the loss"),
+            "amp_fp16 is 2.00x",
+            [f"(1.90 to 2.10): {FASTER}, but the loss; "],
+            1,
+        ),
         ({}, {}, gained(apart=True, median_ratio=1.11), "amp_fp16 is 2.00x", [FASTER, "1.11x"], 1),
         ({}, {}, gained(unlike="the heat"), "amp_fp16 is 2.00x", ["because the heat; "], 1),
-        ({}, {}, gained(differences=["this", "this"]), "Caution: this. amp_fp16 is 2.00x", [FASTER], 2),
-        (HOT, {"gpu_shared": True}, gained(), "Caution: amp_fp16 ", ["5%", "; amp_fp16 at", "40%", "; fp32 GPU"], 2),
-        (LARGEST | {"batch_size_used": 1000}, {"batch_size_used": 500}, gained(), "amp_fp16", ["1,000"], 1),
+        (
+            {},
+            {},
+            gained(differences=["this", "this"]),
+            "Caution: this. amp_fp16 is 2.00x",
+            [FASTER],
+            2,
+        ),
+        (
+            HOT,
+            {"gpu_shared": True},
+            gained(),
+            "Caution: amp_fp16 ",
+            ["5%", "; amp_fp16 at", "40%", "; fp32 GPU"],
+            2,
+        ),
+        (
+            LARGEST | {"batch_size_used": 1000},
+            {"batch_size_used": 500},
+            gained(),
+            "amp_fp16",
+            ["1,000"],
+            1,
+        ),
         ({"device_type": "cpu"}, {"device_type": "cpu"}, gained(), "amp_fp16 ", ["CPU"], 1),
     ],
 )
-def test_a_sentence_holds_what_is_known_and_calls_faster_only_what_is(own, base, speedup, begins, holds, sentences):
+def test_a_sentence_holds_what_is_known_and_calls_faster_only_what_is(
+    own, base, speedup, begins, holds, sentences
+):
     runs = profiled() | own, FP32 | base
     text = verdict(*runs, speedup)
     on_gpu = "device_type" not in own
@@ -117,7 +156,9 @@ def test_a_sentence_holds_what_is_known_and_calls_faster_only_what_is(own, base,
         assert text.startswith(verdict(*runs, speedup, with_reason=False).removesuffix("."))
 
 
-@pytest.mark.parametrize("precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)])
+@pytest.mark.parametrize(
+    "precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)]
+)
 def test_bf16_that_runs_in_fp16_is_told(precision, share):
     text = verdict(profiled(precision=precision, fp16_kernel_fraction=share), FP32, gained())
     assert ("; 5% of kernel time is in fp16" in text) is (share == 0.05) is ("in fp16" in text)

@@ -14,11 +14,19 @@ from mixed_precision_study.measure.nvml import THROTTLES
 
 GPU = torch.device("cuda")
 ENERGY = ("energy_joules", "energy_source", "joules_per_1000_samples", "power_watts_mean")
-FIELDS = (*ENERGY, "power_watts_limit", "sm_clock_mhz_median", "sm_clock_mhz_max", "temperature_celsius_max")
+FIELDS = (
+    *ENERGY,
+    "power_watts_limit",
+    "sm_clock_mhz_median",
+    "sm_clock_mhz_max",
+    "temperature_celsius_max",
+)
 FIELDS += ("throttled", "gpu_shared", "card_samples")
 
 
-@pytest.mark.parametrize(("device", "reason"), [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str)
+@pytest.mark.parametrize(
+    ("device", "reason"), [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str
+)
 def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reason):
     absent(monkeypatch)
     record, ran = make_record(gpu_uuid="ab"), []
@@ -31,9 +39,12 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
 
 
 @pytest.mark.parametrize(
-    ("values", "joules"), [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)]
+    ("values", "joules"),
+    [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)],
 )
-def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_counts(monkeypatch, values, joules):
+def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_counts(
+    monkeypatch, values, joules
+):
     within = []
 
     @contextlib.contextmanager
@@ -60,7 +71,12 @@ def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_coun
 
 
 def sample(mhz=1500, celsius=50, bits=0, pids=(THIS,)):
-    return {"mhz": mhz, "celsius": celsius, "bits": bits, "pids": None if pids is None else list(pids)}
+    return {
+        "mhz": mhz,
+        "celsius": celsius,
+        "bits": bits,
+        "pids": None if pids is None else list(pids),
+    }
 
 
 def part(seconds, joules, *samples):
@@ -77,10 +93,18 @@ def summarised(*parts):
 def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are_over_all_parts():
     first = [sample(mhz=1000, celsius=40), sample(mhz=1200, celsius=70)]
     record = summarised(part(2.0, 300.0, *first), part(3.0, 200.0, sample(mhz=1980, celsius=None)))
-    assert (record.energy_joules, record.energy_source, record.energy_reason) == (500, "counter", None)
+    assert (record.energy_joules, record.energy_source, record.energy_reason) == (
+        500,
+        "counter",
+        None,
+    )
     assert record.joules_per_1000_samples == 1000  # 500 J for 500 samples
     assert record.power_watts_mean == 100  # 500 J in 5 s
-    assert (record.sm_clock_mhz_median, record.temperature_celsius_max, record.card_samples) == (1200, 70, 3)
+    assert (record.sm_clock_mhz_median, record.temperature_celsius_max, record.card_samples) == (
+        1200,
+        70,
+        3,
+    )
 
 
 def test_what_the_gpu_did_not_say_is_null_and_without_samples_there_is_a_reason():
@@ -88,11 +112,16 @@ def test_what_the_gpu_did_not_say_is_null_and_without_samples_there_is_a_reason(
     record = summarised(part(2.0, 300.0), part(4.0, None, *nothing))
     assert (record.card_samples, record.throttle_fractions) == (3, [])
     # nor zero
-    assert {getattr(record, name) for name in {*FIELDS} - {"sm_clock_mhz_max", "card_samples"}} == {None}
+    assert {getattr(record, name) for name in {*FIELDS} - {"sm_clock_mhz_max", "card_samples"}} == {
+        None
+    }
     assert record.energy_reason  # a part lacks the counter
     record = summarised(part(5.0, 2.0))
     assert (record.energy_joules, record.energy_source, record.card_samples) == (2, "counter", 0)
-    assert record.card_reason and record.throttled is record.gpu_shared is record.sm_clock_mhz_median is None
+    assert (
+        record.card_reason
+        and record.throttled is record.gpu_shared is record.sm_clock_mhz_median is None
+    )
 
 
 @pytest.mark.parametrize(("seconds", "known"), [((2.4, 2.5), False), ((2.5, 2.5), True)])
@@ -106,10 +135,20 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
     ("bits", "mhz", "fractions", "throttled"),
     [
         # Idle and display are no reasons, and what is not known does not count.
-        ([0x24, 0x4, 0x1, 0, 0x100, None], 1500, [["power cap", 2 / 5], ["thermal, software", 1 / 5]], True),
+        (
+            [0x24, 0x4, 0x1, 0, 0x100, None],
+            1500,
+            [["power cap", 2 / 5], ["thermal, software", 1 / 5]],
+            True,
+        ),
         *(([bit, *[0] * 19], 1500, [[name, 1 / 20]], True) for bit, name in THROTTLES.items()),
         # not added up
-        ([0x4, 0x8, *[0] * 19], 1500, [["power cap", 1 / 21], ["hardware slowdown", 1 / 21]], False),
+        (
+            [0x4, 0x8, *[0] * 19],
+            1500,
+            [["power cap", 1 / 21], ["hardware slowdown", 1 / 21]],
+            False,
+        ),
         # A clock that was set slows only below the highest.
         *(([bit], mhz, [], False) for bit in (0x2, 0x10) for mhz in (1980, 1950)),
         *(([bit], 1900, [[THROTTLES[bit], 1]], True) for bit in (0x2, 0x10)),

@@ -53,14 +53,18 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_
     assert commit.suite_commit() == "abc"
     assert (record.timm_version, record.torch_version) == (None, torch.__version__)
     assert (record.device_type, record.gpu_name) == ("cpu", None)
-    assert record.host_cpu and record.host_cores and record.python_version and record.package_version
+    assert (
+        record.host_cpu and record.host_cores and record.python_version and record.package_version
+    )
     assert re.fullmatch("[0-9a-f]{12}", record.host_id)
     assert platform.node() not in json.dumps(flat_record(record))
     found = {identity()}
     monkeypatch.setattr(platform, "node", lambda: "another")
     found.add(identity())
     for gpus in (["GPU-2", "GPU-1"], ["GPU-3"]):  # machines of one image have one name
-        monkeypatch.setattr(environment, "installed_gpus", lambda gpus=gpus: [(0, uuid, "H100") for uuid in gpus])
+        monkeypatch.setattr(
+            environment, "installed_gpus", lambda gpus=gpus: [(0, uuid, "H100") for uuid in gpus]
+        )
         found.add(identity())
     assert len(found) == 4
     environment.host_identity.cache_clear()
@@ -79,17 +83,40 @@ def test_a_gpu_from_run_all_that_pytorch_cannot_use_and_an_old_pytorch_stop_the_
         choose_device()
 
 
-def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(tmp_path, monkeypatch):
+def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(
+    tmp_path, monkeypatch
+):
     """A text cell may be tagged like the parameters."""
-    cells = [{"cell_type": "markdown", "id": "words", "metadata": {"tags": ["parameters"]}, "source": ["no code"]}]
-    for name, tags, source in (("first", ["parameters"], ["x = 1\n"]), ("second", [], ["y = x + 1\n", "z = y"])):
-        cells.append({"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": source})
+    cells = [
+        {
+            "cell_type": "markdown",
+            "id": "words",
+            "metadata": {"tags": ["parameters"]},
+            "source": ["no code"],
+        }
+    ]
+    for name, tags, source in (
+        ("first", ["parameters"], ["x = 1\n"]),
+        ("second", [], ["y = x + 1\n", "z = y"]),
+    ):
+        cells.append(
+            {"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": source}
+        )
     small = tmp_path / "small.ipynb"
     small.write_text(json.dumps({"cells": cells}))
-    assert list(commit.code_cells(small)) == [("first", "x = 1\n", True), ("second", "y = x + 1\nz = y", False)]
+    assert list(commit.code_cells(small)) == [
+        ("first", "x = 1\n", True),
+        ("second", "y = x + 1\nz = y", False),
+    ]
     package, text = tmp_path / "package", small.read_text()
     monkeypatch.setattr(commit, "PACKAGE", package)
-    apart = ("runner/plan.py", "report/charts.py", "judge/verdict.py", "diagnosis/waits.py", "notes.txt")
+    apart = (
+        "runner/plan.py",
+        "report/charts.py",
+        "judge/verdict.py",
+        "diagnosis/waits.py",
+        "notes.txt",
+    )
     hashes = []
     for name in ("train/step.py", "measure/nvml.py", *apart, "train/step.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +130,14 @@ def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(t
         small.write_text(text.replace(old, new))
         hashes.append(commit.hash_of(small))
     assert [len(one) for one in hashes] == [12] * len(hashes)
-    assert [a != b for a, b in itertools.pairwise(hashes)] == [True, *[False] * 5, True, True, False, True]
+    assert [a != b for a, b in itertools.pairwise(hashes)] == [
+        True,
+        *[False] * 5,
+        True,
+        True,
+        False,
+        True,
+    ]
     known = commit.package_hash(commit.package_state())
     monkeypatch.setattr(commit.json, "dumps", None)  # a file that was not written is not read again
     assert commit.package_hash(commit.package_state()) == known

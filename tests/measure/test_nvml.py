@@ -15,7 +15,9 @@ def memory_of(mib):
 
 
 @pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
-def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_for_memory(monkeypatch, uuid):
+def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_for_memory(
+    monkeypatch, uuid
+):
     module = fake_nvml(
         monkeypatch,
         nvmlSystemGetCudaDriverVersion=lambda: 12080,
@@ -53,8 +55,14 @@ def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_oth
     [
         (None, "nvidia-ml-py is not installed"),
         ({"nvmlInit": Mock(side_effect=NvmlError("Driver Not Loaded"))}, "Driver Not Loaded"),
-        ({"nvmlInit": Mock(side_effect=OSError("no libnvidia-ml.so.1")), "NVMLError": None}, "no libnvidia-ml.so.1"),
-        ({"nvmlDeviceGetHandleByIndex": fails, "nvmlDeviceGetHandleByUUID": fails}, "Not Supported"),
+        (
+            {"nvmlInit": Mock(side_effect=OSError("no libnvidia-ml.so.1")), "NVMLError": None},
+            "no libnvidia-ml.so.1",
+        ),
+        (
+            {"nvmlDeviceGetHandleByIndex": fails, "nvmlDeviceGetHandleByUUID": fails},
+            "Not Supported",
+        ),
     ],
     ids=["no binding", "no driver", "no library", "no such GPU"],
 )
@@ -64,7 +72,13 @@ def test_a_gpu_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, func
     else:
         fake_nvml(monkeypatch, **functions)
     gpu = NvmlGpu()
-    assert gpu.handle is gpu.ask("PowerUsage") is gpu.process_ids() is gpu.answer("SystemGetDriverVersion") is None
+    assert (
+        gpu.handle
+        is gpu.ask("PowerUsage")
+        is gpu.process_ids()
+        is gpu.answer("SystemGetDriverVersion")
+        is None
+    )
     assert gpu.used_mib() is used_mib("GPU-x") is None
     assert reason in gpu.reason
 
@@ -72,7 +86,12 @@ def test_a_gpu_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, func
 def test_no_question_raises_whatever_the_binding_does(monkeypatch):
     clock = lambda handle, kind: (handle, kind)  # noqa: E731
     broken = Mock(side_effect=OSError("no right to ask"))
-    fake_nvml(monkeypatch, nvmlDeviceGetTemperature=broken, nvmlDeviceGetMemoryInfo=fails, nvmlDeviceGetClockInfo=clock)
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetTemperature=broken,
+        nvmlDeviceGetMemoryInfo=fails,
+        nvmlDeviceGetClockInfo=clock,
+    )
     gpu = NvmlGpu()
     assert gpu.ask("ClockInfo", 1) == ("handle", 1)
     for question in (("Temperature", 0), ("NoSuchThing",), ("ClockInfo",), ("ClockInfo", 1, 2)):
@@ -115,7 +134,11 @@ FAULT = "CUDA error: unspecified launch failure"
 
 def pretend_used(monkeypatch, state):
     """Let so many MiB of the only GPU be used, or NVML answer with the error of that number where it is negative."""
-    answer = {"side_effect": NvmlError("no answer", -state)} if state < 0 else {"return_value": memory_of(state)}
+    answer = (
+        {"side_effect": NvmlError("no answer", -state)}
+        if state < 0
+        else {"return_value": memory_of(state)}
+    )
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=Mock(**answer))
 
 

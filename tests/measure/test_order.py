@@ -15,7 +15,9 @@ NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 def test_as_many_repetitions_as_precisions_are_a_square_of_williams(count, key):
     """Each precision has each place once, and with an even number of them follows every other once."""
     rows = [in_turn(NAMES[:count], key, repetition) for repetition in range(count)]
-    assert all(sorted(column) == sorted(NAMES[:count]) for column in [*rows, *zip(*rows, strict=True)])
+    assert all(
+        sorted(column) == sorted(NAMES[:count]) for column in [*rows, *zip(*rows, strict=True)]
+    )
     neighbours = Counter(pair for row in rows for pair in itertools.pairwise(row))
     if count % 2 == 0:
         assert neighbours == Counter(itertools.permutations(NAMES[:count], 2))

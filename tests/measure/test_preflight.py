@@ -34,7 +34,11 @@ def shown_by(capsys, device):
     capsys.readouterr()
     fields = show_preflight(device, "eager", list(PRECISIONS), check_supported)
     lines = capsys.readouterr().out.splitlines()
-    return fields, {line[:18].strip(): line[19:] for line in lines}, [line for line in lines if "Caution" in line]
+    return (
+        fields,
+        {line[:18].strip(): line[19:] for line in lines},
+        [line for line in lines if "Caution" in line],
+    )
 
 
 def test_the_preflight_on_the_cpu_says_what_needs_a_gpu(capsys):
@@ -45,18 +49,32 @@ def test_the_preflight_on_the_cpu_says_what_needs_a_gpu(capsys):
 
 def pretend_gpu(monkeypatch, fp16="passed", native=True, pids=(), blocking="0", **answers):
     """Let show_preflight see a made-up RTX 3090; `answers` are what NVML says of it."""
-    properties = types.SimpleNamespace(name="Made-up RTX", major=8, minor=6, total_memory=24 * 2**30, uuid="ab")
+    properties = types.SimpleNamespace(
+        name="Made-up RTX", major=8, minor=6, total_memory=24 * 2**30, uuid="ab"
+    )
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * 2**30, 24 * 2**30))
     monkeypatch.setattr(preflight, "check_fp16", lambda device: fp16)
-    known = {"EnforcedPowerLimit": 350_000, "PowerManagementDefaultLimit": 350_000, "ClockInfo": 1395}
-    known |= {"MaxClockInfo": 2100, "CurrentClocksThrottleReasons": 0, "SystemGetDriverVersion": "580.1", **answers}
+    known = {
+        "EnforcedPowerLimit": 350_000,
+        "PowerManagementDefaultLimit": 350_000,
+        "ClockInfo": 1395,
+    }
+    known |= {
+        "MaxClockInfo": 2100,
+        "CurrentClocksThrottleReasons": 0,
+        "SystemGetDriverVersion": "580.1",
+        **answers,
+    }
     gpu = types.SimpleNamespace(ask=lambda question, *_: known[question], answer=known.__getitem__)
     monkeypatch.setattr(preflight, "NvmlGpu", {"ab": gpu}.__getitem__)
-    before = {"used_mib": None if pids is None else 1234.5, "pids": None if pids is None else list(pids)}
+    before = {
+        "used_mib": None if pids is None else 1234.5,
+        "pids": None if pids is None else list(pids),
+    }
     monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {"ab": before})
 
 
@@ -68,12 +86,17 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
     # it is an Ampere
     assert [name for name in PRECISIONS if said[name] != "can run here"] == ["fp8"]
     assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"] and said["driver"] == "580.1"
-    assert said["free memory"] == "20,480 of 24,576 MiB" and said["SM clock"] == "1,395 MHz now, 2,100 MHz at most"
+    assert (
+        said["free memory"] == "20,480 of 24,576 MiB"
+        and said["SM clock"] == "1,395 MHz now, 2,100 MHz at most"
+    )
     assert said["others on the GPU"] in ("0 processes, 1,234 MiB", "0 processes, 1,235 MiB")
     assert (said["power cap"], said["throttled now"]) == ("350 W", "no")
 
 
-@pytest.mark.parametrize(("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)])
+@pytest.mark.parametrize(
+    ("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)]
+)
 def test_a_gpu_without_kernels_is_one_sentence_that_names_the_wheel(monkeypatch, message, kind):
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(preflight, "check_fp16", Mock(side_effect=RuntimeError(message)))
@@ -107,7 +130,9 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
 
 def test_a_throttled_gpu_and_modes_that_it_cannot_run_are_said_with_the_reason(monkeypatch, capsys):
     wrong = "a convolution is wrong"
-    pretend_gpu(monkeypatch, CurrentClocksThrottleReasons=0x4 | 0x40 | 0x1, fp16=wrong, native=False)
+    pretend_gpu(
+        monkeypatch, CurrentClocksThrottleReasons=0x4 | 0x40 | 0x1, fp16=wrong, native=False
+    )
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     fields, said, _ = shown_by(capsys, GPU)
     assert fields == {"native_bf16": False, "fp16_check": wrong}

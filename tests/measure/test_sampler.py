@@ -64,7 +64,9 @@ def test_the_sampler_takes_about_ten_samples_a_second_and_ends_with_the_block(sa
     assert began < times[0] < times[-1] < ended + 5  # the same clock in both processes
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.09
     # The clock is that of the multiprocessors, and None stands for what the GPU does not say.
-    assert [sample["mhz"] for sample in samples] == [1501 + number for number in range(len(samples))]
+    assert [sample["mhz"] for sample in samples] == [
+        1501 + number for number in range(len(samples))
+    ]
     assert {(sample["bits"], sample["celsius"]) for sample in samples} == {(4, None)}
 
 
@@ -72,13 +74,17 @@ def test_the_sampler_ends_when_its_standard_input_closes(sampler):
     """So it also ends when the kernel that started it is killed."""
     sampler()
     command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", "GPU-ab"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
         assert json.loads(child.stdout.readline())["mhz"] == 1501
         child.stdin.close()
         assert child.wait(timeout=200) == 0
 
 
-@pytest.mark.parametrize(("init", "uuid"), [("raise RuntimeError('Driver Not Loaded')", "ab"), ("pass", "none")])
+@pytest.mark.parametrize(
+    ("init", "uuid"), [("raise RuntimeError('Driver Not Loaded')", "ab"), ("pass", "none")]
+)
 def test_a_sampler_that_fails_gives_no_samples_no_exception_and_no_delay(sampler, init, uuid):
     sampler(init)
     samples, began = [], time.perf_counter()

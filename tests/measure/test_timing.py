@@ -8,7 +8,13 @@ import pytest
 import torch
 from small_training import make_batch, make_record, make_trainer
 
-from mixed_precision_study.measure.timing import StartUp, count_syncs, in_blocks, summarise_times, waited_for
+from mixed_precision_study.measure.timing import (
+    StartUp,
+    count_syncs,
+    in_blocks,
+    summarise_times,
+    waited_for,
+)
 from mixed_precision_study.train.step import timed_epoch, warm_up
 
 
@@ -37,7 +43,9 @@ def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
     assert waits == [0.25, 0.5, 1.0, 0.5]  # the last is the time to learn that there are no more
 
 
-@pytest.mark.parametrize(("steps", "blocks", "sizes"), [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])])
+@pytest.mark.parametrize(
+    ("steps", "blocks", "sizes"), [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])]
+)
 def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
     step_ms = [1.5 * number for number in range(steps)]
     edges = [0, *itertools.accumulate(sizes)]
@@ -91,5 +99,7 @@ def test_an_epoch_ends_the_start(monkeypatch):
     assert record.startup_seconds is None
     timed_epoch(record, trainer, [make_batch()])
     assert record.startup_warmup_seconds >= record.warmup_seconds > 0
-    assert record.startup_seconds == pytest.approx(record.startup_model_seconds + record.startup_warmup_seconds)
+    assert record.startup_seconds == pytest.approx(
+        record.startup_model_seconds + record.startup_warmup_seconds
+    )
     assert record.startup_import_seconds is None  # no lap was counted to it here

@@ -11,11 +11,31 @@ import pytest
 from drawn_reports import opened_bars
 from PIL.ImageColor import getrgb
 
-from mixed_precision_study.report.charts import DARK, INK, PAPER, chart_style, opening, opening_note, picture_of
+from mixed_precision_study.report.charts import (
+    DARK,
+    INK,
+    PAPER,
+    chart_style,
+    opening,
+    opening_note,
+    picture_of,
+)
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
 
-NAMES = ("comparison", "way", "precision", "baseline", "seconds", "gib", "ratio", "low", "high", "stands", "status")
+NAMES = (
+    "comparison",
+    "way",
+    "precision",
+    "baseline",
+    "seconds",
+    "gib",
+    "ratio",
+    "low",
+    "high",
+    "stands",
+    "status",
+)
 ROWS = (  # of one model; the bars are 8, 4, 5, 2 and 0 high
     (0, "eager", "fp32", "tf32", 8.0, 1.0, None, None, None, False, "ok"),
     (0, "eager", "tf32", "tf32", 4.0, 0.8, None, None, None, False, "ok"),
@@ -25,7 +45,13 @@ ROWS = (  # of one model; the bars are 8, 4, 5, 2 and 0 high
     (1, "CUDA graph", "fp32", "fp32", 6.0, 10.0, None, None, None, False, "ok"),
     (1, "CUDA graph", "amp_fp16", "fp32", 4.0, 10.01, 1.5, 1.4, 1.6, True, "ok"),
 )
-EAGER = {"fp32": "8.0 s", "tf32": "4.0 s", "amp_fp16": "~0.80×", "amp_bf16": "2.0×", "fp8": "out of memory"}
+EAGER = {
+    "fp32": "8.0 s",
+    "tf32": "4.0 s",
+    "amp_fp16": "~0.80×",
+    "amp_bf16": "2.0×",
+    "fp8": "out of memory",
+}
 LABELS = {
     ("seconds", 0): EAGER,
     ("seconds", 1): {"fp32": "6.0 s", "amp_fp16": "1.5×"},
@@ -49,25 +75,40 @@ def test_labels_heights_colours_and_order_are_those_of_the_frame(figures):
     for key, labels in LABELS.items():
         assert {name: label for name, (label, *_) in found[key].items()} == labels
         assert list(found[key]) == [name for name in COLOURS if name in labels]
-        assert all(colour in (COLOURS[name], None) for name, (_, _, colour, _) in found[key].items())
+        assert all(
+            colour in (COLOURS[name], None) for name, (_, _, colour, _) in found[key].items()
+        )
     assert {key for key in found if found[key]} == set(LABELS)
-    bold = {(key, name) for key, bars in found.items() for name, (*_, is_bold) in bars.items() if is_bold}
+    bold = {
+        (key, name)
+        for key, bars in found.items()
+        for name, (*_, is_bold) in bars.items()
+        if is_bold
+    }
     assert bold == {(("seconds", 0), "amp_bf16"), (("seconds", 1), "amp_fp16")}
     bars = frame().set_index(["comparison", "precision"]).fillna(0)
     for (part, number), of_it in found.items():
-        assert all((height or 0) == bars[part][number, name] for name, (_, height, *_) in of_it.items())
+        assert all(
+            (height or 0) == bars[part][number, name] for name, (_, height, *_) in of_it.items()
+        )
 
 
 def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
     (figure,) = opening(frame([ROWS[0], *((*row[:4], *ROWS[4][4:]) for row in ROWS[1:3]), ROWS[3]]))
-    bars = [(bar.get_x() + bar.get_width() / 2, bar.get_width()) for bar in figure.axes[0].patches if bar.get_gid()]
+    bars = [
+        (bar.get_x() + bar.get_width() / 2, bar.get_width())
+        for bar in figure.axes[0].patches
+        if bar.get_gid()
+    ]
     assert bars == [(pytest.approx(place), pytest.approx(0.88)) for place in (0, 3)]
 
 
 def test_where_no_memory_is_known_as_on_a_cpu_no_room_is_left_for_it(figures):
     without = frame(ROWS[:4]).assign(gib=None)
     (figure,) = opening(without)
-    assert (len(figure.axes), len(figures[0].axes)) == (1, 2) and figure.get_figheight() < figures[0].get_figheight()
+    assert (len(figure.axes), len(figures[0].axes)) == (1, 2) and figure.get_figheight() < figures[
+        0
+    ].get_figheight()
     assert ["Memory" in opening_note(bars) for bars in (without, frame())] == [False, True]
 
 
@@ -80,13 +121,21 @@ def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_c
     data, metadata = Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
     assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == 'a < "b"'
     image = PIL.Image.open(io.BytesIO(data["image/png"])).convert("RGBA")
-    assert image.width > 900 and image.getpixel((0, 0)) == (255,) * 4 and image.getextrema()[3] == (255, 255)
+    assert (
+        image.width > 900
+        and image.getpixel((0, 0)) == (255,) * 4
+        and image.getextrema()[3] == (255, 255)
+    )
     drawings = metadata["chart"]["drawings"]
     ids = [one for drawing in drawings for one in re.findall(r'\bid="([^"]+)"', drawing)]
     assert len(drawings) == 4 and len(ids) == len(set(ids)) > 8
     for drawing in drawings:
         root = ElementTree.fromstring(drawing)  # noqa: S314  # our own text
-        assert root.get("role") == "img" and root.get("aria-label") == 'a < "b"' and "width" not in root.attrib
+        assert (
+            root.get("role") == "img"
+            and root.get("aria-label") == 'a < "b"'
+            and "width" not in root.attrib
+        )
         assert f"var(--ink, {INK})" in drawing and "<style" not in drawing
         assert set(re.findall(r"url\(#(.+?)\)", drawing)) <= set(ids)
         assert 'a "$" &lt;b&gt; $ 0.0003 #ffffff</text>' in drawing
@@ -98,9 +147,13 @@ def test_a_dark_picture_has_another_ground_and_the_same_bars(figures):
         for asked in ({}, {"dark": True}, {"columns": 1})
     )
     assert light.size == dark.size and narrow.size == (light.width // 2, 2 * light.height)
-    assert light.getpixel((0, 0)) == (255, 255, 255) and dark.getpixel((0, 0)) == getrgb(DARK[PAPER])
+    assert light.getpixel((0, 0)) == (255, 255, 255) and dark.getpixel((0, 0)) == getrgb(
+        DARK[PAPER]
+    )
     for name in ("fp32", "tf32", "amp_fp16", "amp_bf16"):
-        assert all(getrgb(COLOURS[name]) in dict(map(reversed, one.getcolors())) for one in (light, dark))
+        assert all(
+            getrgb(COLOURS[name]) in dict(map(reversed, one.getcolors())) for one in (light, dark)
+        )
     assert getrgb(INK) not in dict(map(reversed, dark.getcolors()))
     higher = [plt.figure(figsize=figures[0].get_size_inches() * (1, 2))]
     columns = (picture_of(one, columns=1) for one in (higher, figures, higher + figures))

@@ -17,12 +17,19 @@ SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
 PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}
 
 
-def runs(factor=1.0, way="eager", notebook="cifar_resnet", names=tuple(SECONDS), processes=3, **fields):
+def runs(
+    factor=1.0, way="eager", notebook="cifar_resnet", names=tuple(SECONDS), processes=3, **fields
+):
     for name in names:
         for repeat in range(processes):
             values = {"repeat": repeat, "execution": way, **fields.get("parameters", {})}
             time = SECONDS[name] * (factor if name.startswith("amp") else 1) * (1 + 0.001 * repeat)
-            rest = {"peak": PEAKS[name], "data_on_device_mib": 150.0, **fields, "parameters": values}
+            rest = {
+                "peak": PEAKS[name],
+                "data_on_device_mib": 150.0,
+                **fields,
+                "parameters": values,
+            }
             yield made_up.make(notebook, name, seconds=[time] * 3, **rest)
 
 
@@ -32,10 +39,15 @@ def screen_of(found):
     return section, parts_of(section, Heading)[0].title, cards
 
 
-def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_in_its_fastest_way(tmp_path):
+def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_in_its_fastest_way(
+    tmp_path,
+):
     """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than TF32 in eager mode."""
     records = [*runs(), *runs(0.5, "cuda_graph")]
-    records += [*runs(2.5, notebook="lstm_language_model"), *runs(1.1, "cuda_graph", "lstm_language_model")]
+    records += [
+        *runs(2.5, notebook="lstm_language_model"),
+        *runs(1.1, "cuda_graph", "lstm_language_model"),
+    ]
     found = read_all(tmp_path, *records)
     _, title, cards = screen_of(found)
     table = pd.read_csv(io.BytesIO(found.csv()["ratios.csv"]))
@@ -43,34 +55,50 @@ def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_i
     table = table.set_index(["notebook", "execution", "precision", "baseline"])
     spans = {}
     for name in ("amp_fp16", "amp_bf16"):
-        values = [f"{table.ratio[model, 'cuda_graph', name, 'tf32']:.1f}" for model in ("lstm", "cifar")]
+        values = [
+            f"{table.ratio[model, 'cuda_graph', name, 'tf32']:.1f}" for model in ("lstm", "cifar")
+        ]
         spans[name] = " to ".join(values)
     assert spans == {"amp_fp16": "1.8 to 4.0", "amp_bf16": "1.4 to 3.0"}
     assert re.findall(r"\d\.\d to \d\.\d", title) == list(spans.values())
-    assert title.index("fp16 AMP") < title.index("TF32") < title.index("bf16 AMP") and "graph" in title
+    assert (
+        title.index("fp16 AMP") < title.index("TF32") < title.index("bf16 AMP") and "graph" in title
+    )
     assert [card["name"].split()[0].strip(",") for card in cards] == ["ResNet-18", "LSTM"]
     for card, model in zip(cards, ("cifar", "lstm"), strict=True):
         row = table.loc[(model, "cuda_graph", "amp_fp16", "tf32")]
         over = table.loc[(model, "cuda_graph", "amp_fp16", "fp32")].ratio
-        assert card["number"] == f"{row.ratio:.1f}×" and re.findall(r"[\d.]+×", card["against"]) == [f"{over:.1f}×"]
+        assert card["number"] == f"{row.ratio:.1f}×" and re.findall(
+            r"[\d.]+×", card["against"]
+        ) == [f"{over:.1f}×"]
         assert f"{row.saved:.0%}" in card["lines"][1]
         assert card["lines"][0].startswith("fp16 AMP") and "graph" in card["lines"][0]
     # the study's own figure opens the report
     subject = Section("Step by step: 3 times", parts=["its chart"])
     section = first_screen.section(found, subject)
-    assert section.parts[0].title == subject.title and "its chart" in section.parts and not parts_of(section, Cards)
+    assert (
+        section.parts[0].title == subject.title
+        and "its chart" in section.parts
+        and not parts_of(section, Cards)
+    )
     (rows,) = rows_in(sure.section(found))
     for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
-        one = table.loc[(comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", "tf32")]
+        one = table.loc[
+            (comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", "tf32")
+        ]
         assert row["bf16 over TF32"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
 
 
-def test_a_format_that_loses_quality_is_on_no_card_and_one_slower_than_tf32_says_by_how_much(tmp_path):
+def test_a_format_that_loses_quality_is_on_no_card_and_one_slower_than_tf32_says_by_how_much(
+    tmp_path,
+):
     records = list(runs(2.5, names=("tf32", "amp_fp16", "amp_bf16")))  # 7.5 s and 10 s against 6 s
     _, _, (card,) = screen_of(read_all(tmp_path, *records))
     assert card["number"] == "0.80×" and card["lines"][0].endswith("TF32 is 25% faster")
     lost = made_up.over_seeds([-0.01, -0.011, -0.009, -0.01, -0.01], "amp_fp16")
-    kept = made_up.over_seeds([0.0, 0.0005, -0.0005, 0.0002, -0.0002], "amp_bf16", epoch_seconds=[4.0] * 3)
+    kept = made_up.over_seeds(
+        [0.0, 0.0005, -0.0005, 0.0002, -0.0002], "amp_bf16", epoch_seconds=[4.0] * 3
+    )
     _, _, (card,) = screen_of(read_all(tmp_path / "lost", *lost, *kept[1::2]))
     way, _, quality = card["lines"]
     assert way.startswith("bf16 AMP") and "eager" in way and quality.endswith("5 seeds")
@@ -85,10 +113,16 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
     ((row,),) = rows_in(sure.section(found))
     assert row["bf16 over TF32"].startswith("~1.00 (0.")
     alone = {"names": ("tf32", "amp_bf16"), "processes": 1}
-    both = read_all(tmp_path / "alone", *runs(**alone), *runs(parameters={"batch_size": 256}, **alone))
+    both = read_all(
+        tmp_path / "alone", *runs(**alone), *runs(parameters={"batch_size": 256}, **alone)
+    )
     assert "1 run" in screen_of(both)[2][0]["lines"][0]
     ((row, other),) = rows_in(sure.section(both))
-    assert row["bf16 over TF32"] == "1.50" and "batch 128" in row["model"] and "batch 256" in other["model"]
+    assert (
+        row["bf16 over TF32"] == "1.50"
+        and "batch 128" in row["model"]
+        and "batch 256" in other["model"]
+    )
 
 
 def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_another(tmp_path):
@@ -96,13 +130,23 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
     records, names = [], ("tf32", "amp_bf16")
     for host, slow in enumerate((1, 1.1, 2)):
         where = {"gpu_uuid": f"GPU-{host}", "host_id": f"{host}"}
-        records += runs(slow, processes=1, names=names, parameters={"repeat": host, "channels_last": False}, **where)
+        records += runs(
+            slow,
+            processes=1,
+            names=names,
+            parameters={"repeat": host, "channels_last": False},
+            **where,
+        )
     for layout, factor in ((False, 0.25), (True, 0.2)):
         where = {"gpu_uuid": "GPU-9", "host_id": "9"}
-        records += runs(factor, "cuda_graph", names=names, parameters={"channels_last": layout}, **where)
+        records += runs(
+            factor, "cuda_graph", names=names, parameters={"channels_last": layout}, **where
+        )
     found = read_all(tmp_path, *records)
     section = sure.section(found)
-    assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(section)
+    assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
+        section
+    )
     assert "2.0 times between hosts" in section.title
     ways = ladder.ways_of(found, ladder.steps_of(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
@@ -115,16 +159,24 @@ def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
     assert title == first_screen.CPU and not cards and not sure.section(found).parts
-    assert set(found.ratios.outcome) == {ON_CPU} and not re.search(r"\d×|times as fast", said_in(section))
+    assert set(found.ratios.outcome) == {ON_CPU} and not re.search(
+        r"\d×|times as fast", said_in(section)
+    )
     fake = {"synthetic": True, "dataset_used": "synthetic", "parameters": {"dataset": "auto"}}
-    section, _, _ = screen_of(read_all(tmp_path / "fake", *runs(names=("fp32", "tf32"), processes=1, **fake)))
+    section, _, _ = screen_of(
+        read_all(tmp_path / "fake", *runs(names=("fp32", "tf32"), processes=1, **fake))
+    )
     assert said_in(section).strip().startswith("2 of 2 runs trained on made-up data")
 
 
 def test_every_kind_of_folder_has_a_title(tmp_path):
-    failed = [made_up.make_failed("cifar_resnet", name, "oom", "no room") for name in ("fp32", "amp_fp16")]
+    failed = [
+        made_up.make_failed("cifar_resnet", name, "oom", "no room") for name in ("fp32", "amp_fp16")
+    ]
     alone = [made_up.make("cifar_resnet", "fp32")]
-    for place, records in enumerate((failed, alone, list(runs(names=("fp32", "tf32"), processes=1)))):
+    for place, records in enumerate(
+        (failed, alone, list(runs(names=("fp32", "tf32"), processes=1)))
+    ):
         found = read_all(tmp_path / str(place), *records)
         _, title, cards = screen_of(found)
         assert title and not cards

@@ -31,11 +31,17 @@ def run(precision, seconds=3.0, repeat=0, seed=0, **fields):
 def three_each(factor=1.1):
     """fp32, TF32 twice as fast, and fp16 AMP four times as fast, but by this factor more or less in two processes."""
     for repeat, part in enumerate((1 / factor, 1.0, factor)):
-        yield from (run("fp32", 8.0, repeat), run("tf32", 4.0, repeat), run("amp_fp16", 2.0 / part, repeat))
+        yield from (
+            run("fp32", 8.0, repeat),
+            run("tf32", 4.0, repeat),
+            run("amp_fp16", 2.0 / part, repeat),
+        )
 
 
 def ratio(found, precision, baseline="fp32", comparison=0):
-    return found.ratios.set_index(["comparison", "precision", "baseline"]).loc[(comparison, precision, baseline)]
+    return found.ratios.set_index(["comparison", "precision", "baseline"]).loc[
+        (comparison, precision, baseline)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,12 @@ def read(found, name):
 
 def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one_has_none(found):
     rows = found.trainings
-    assert rows.groupby("precision").size().to_dict() == {"fp32": 3, "tf32": 3, "amp_fp16": 3, "amp_bf16": 1}
+    assert rows.groupby("precision").size().to_dict() == {
+        "fp32": 3,
+        "tf32": 3,
+        "amp_fp16": 3,
+        "amp_bf16": 1,
+    }
     fp32 = rows[rows.precision == "fp32"].iloc[0]
     assert (fp32.seconds, fp32.samples_per_second) == (8.0, 6000.0)
     assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
@@ -67,7 +78,9 @@ def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one
 
 def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(found):
     assert len(found.ratios) == 3
-    assert [ratio(found, "tf32")[name] for name in ("ratio", "low", "high", "saved")] == pytest.approx([2, 2, 2, 0])
+    assert [
+        ratio(found, "tf32")[name] for name in ("ratio", "low", "high", "saved")
+    ] == pytest.approx([2, 2, 2, 0])
     amp = ratio(found, "amp_fp16", "tf32")
     # Student's quantile for three processes
     half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))
@@ -82,7 +95,9 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(foun
 
 
 @pytest.mark.parametrize(("many", "stands"), [(0, False), (3, True)])
-def test_among_many_ratios_holms_correction_decides_which_stand(tmp_path, monkeypatch, many, stands):
+def test_among_many_ratios_holms_correction_decides_which_stand(
+    tmp_path, monkeypatch, many, stands
+):
     monkeypatch.setattr(tables, "MANY_RATIOS", many)
     runs = [run("fp32", time, repeat) for repeat, time in enumerate((2.3, 2.4, 2.5))]
     runs += [run(name, 2.0, repeat) for name in ("tf32", "amp_fp16") for repeat in range(3)]
@@ -99,7 +114,11 @@ HOSTS = (2.0, 3.0, 8.0, 4.0, 2.0)  # ratios, each of two processes that scatter
 def pairs_of(execution, ratios):
     """Two pairs of runs on each host; the processes of a host scatter by a tenth to both sides."""
     for (host, one), part in itertools.product(enumerate(ratios), (1.1, 1 / 1.1)):
-        where = {"host_id": f"host{host}", "gpu_uuid": f"GPU-{host}", "parameters": {"execution": execution}}
+        where = {
+            "host_id": f"host{host}",
+            "gpu_uuid": f"GPU-{host}",
+            "parameters": {"execution": execution},
+        }
         yield flat(run("tf32", 16.0 / (one * part), **where)), flat(run("fp32", 16.0, **where))
 
 
@@ -108,35 +127,59 @@ def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
     ways = ("eager", HOSTS[:3]), ("eager", HOSTS), ("cuda_graph", HOSTS[:3]), ("eager", HOSTS[:2])
     three, five, graph, two = (paired_ratio(list(pairs_of(way, ratios))) for way, ratios in ways)
     assert [three[name] for name in ("ratio", "lowest", "highest")] == pytest.approx([3, 2, 8])
-    assert (three["hosts"], three["processes"], three["low"], judge(three)) == (3, 6, None, FEW_HOSTS)
+    assert (three["hosts"], three["processes"], three["low"], judge(three)) == (
+        3,
+        6,
+        None,
+        FEW_HOSTS,
+    )
     logarithms = list(map(math.log, HOSTS))
     half = math.exp(2.776445 * statistics.stdev(logarithms) / math.sqrt(5))
     middle = math.exp(statistics.fmean(logarithms))
     ends = [middle / half, middle * half]
     assert [five[name] for name in ("ratio", "low", "high")] == pytest.approx([3, *ends], rel=1e-5)
-    assert (graph["ratio"], graph["processes"]) == (pytest.approx(48 ** (1 / 3)), 6) and graph["low"] is not None
+    assert (graph["ratio"], graph["processes"]) == (pytest.approx(48 ** (1 / 3)), 6) and graph[
+        "low"
+    ] is not None
     assert (two["ratio"], two["hosts"]) == (pytest.approx(6**0.5), 2) and two["low"] is not None
 
 
 @pytest.mark.parametrize(
     ("changes", "outcome", "diverged"),
-    [([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", 0), ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1)],
+    [
+        ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", 0),
+        ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1),
+    ],
 )
-def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(tmp_path, changes, outcome, diverged):
+def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(
+    tmp_path, changes, outcome, diverged
+):
     found = read_all(tmp_path, *made_up.over_seeds(changes))
     (row,) = found.quality.to_dict("records")
     assert row["difference"] == pytest.approx(sum(changes[:5]) / 5)
     assert (row["margin"], row["seeds"], row["diverged"]) == (0.002, 5, diverged)
-    assert (row["outcome"], row["usable"], row["metric"]) == (outcome, outcome != "worse", "accuracy")
+    assert (row["outcome"], row["usable"], row["metric"]) == (
+        outcome,
+        outcome != "worse",
+        "accuracy",
+    )
     (line,) = read(found, "ratios.csv").to_dict("records")
-    assert (line["precision"], line["baseline"], line["model"], line["batch"]) == ("tf32", "fp32", "resnet18", 128)
+    assert (line["precision"], line["baseline"], line["model"], line["batch"]) == (
+        "tf32",
+        "fp32",
+        "resnet18",
+        128,
+    )
     assert (line["ratio"], line["quality_seeds"]) == (pytest.approx(6.1 / 3), row["seeds"])
 
 
 @pytest.mark.parametrize(
     ("parameters", "labels"),
     [
-        ([{"channels_last": True}, {"channels_last": False}], {"channels_last", "without channels_last"}),
+        (
+            [{"channels_last": True}, {"channels_last": False}],
+            {"channels_last", "without channels_last"},
+        ),
         # a way, which has a column of its own
         ([{"execution": "eager"}, {"execution": "compile"}], {""}),
         # no peers differ in epochs
@@ -149,27 +192,39 @@ def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(tmp
 )
 def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, labels):
     found = read_all(tmp_path, *(run("fp32", parameters=one) for one in parameters))
-    assert set(found.comparisons.more) == labels and setting_name("scaler", None) == "scaler unknown"
+    assert (
+        set(found.comparisons.more) == labels and setting_name("scaler", None) == "scaler unknown"
+    )
     assert found.comparisons.title.is_unique
     assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
 
 
 def test_stochastic_rounding_is_lent_the_baselines_of_what_is_equal_else(tmp_path):
     settings = (("nearest", 0.1), ("stochastic", 0.1), ("stochastic", 1.0))
-    nearest, stochastic, other = ({"parameters": {"rounding": way, "lr": rate}} for way, rate in settings)
+    nearest, stochastic, other = (
+        {"parameters": {"rounding": way, "lr": rate}} for way, rate in settings
+    )
     runs = [run(name, 4.0, **nearest) for name in ("fp32", "tf32", "amp_bf16", "bf16_true")]
-    found = read_all(tmp_path, *runs, run("bf16_true", 5.0, **stochastic), run("bf16_true", 8.0, **other))
+    found = read_all(
+        tmp_path, *runs, run("bf16_true", 5.0, **stochastic), run("bf16_true", 8.0, **other)
+    )
     ways = [(one["rounding"], one["lr"]) for one in found.comparisons.settings]
     lent, strange = (ways.index(one) for one in settings[1:])
     own = found.ratios[found.ratios.comparison == lent].set_index(["precision", "baseline"]).ratio
-    assert own.to_dict() == pytest.approx({("tf32", "fp32"): 1, ("bf16_true", "fp32"): 0.8, ("bf16_true", "tf32"): 0.8})
+    assert own.to_dict() == pytest.approx(
+        {("tf32", "fp32"): 1, ("bf16_true", "fp32"): 0.8, ("bf16_true", "tf32"): 0.8}
+    )
     assert strange not in set(found.ratios.comparison)  # another learning rate is lent nothing
     assert len(found.trainings) == 6 + 2 and found.trainings.record.map(id).nunique() == 6
 
 
 def test_a_run_that_only_explains_gives_none_of_its_times(tmp_path):
     timed = {"purpose": "time", "explained": False}
-    runs = [run(name, time, repeat, **timed) for repeat in range(3) for name, time in (("fp32", 6.0), ("tf32", 3.0))]
+    runs = [
+        run(name, time, repeat, **timed)
+        for repeat in range(3)
+        for name, time in (("fp32", 6.0), ("tf32", 3.0))
+    ]
     explaining = run("tf32", 99.0, 3, purpose="explain")
     found = read_all(tmp_path, *runs, explaining)
     rows = found.trainings
@@ -181,8 +236,13 @@ def test_a_run_that_only_explains_gives_none_of_its_times(tmp_path):
 
 def test_a_gain_as_a_graph_is_noted_in_the_eager_runs(tmp_path):
     ways = itertools.product((("eager", 6.0), ("cuda_graph", 3.0)), range(3))
-    runs = [run("fp32", time, repeat, parameters={"execution": way}) for (way, time), repeat in ways]
-    gains = {one["settings"]["execution"]: one.get("graph_gain") for one in read_all(tmp_path, *runs).trainings.record}
+    runs = [
+        run("fp32", time, repeat, parameters={"execution": way}) for (way, time), repeat in ways
+    ]
+    gains = {
+        one["settings"]["execution"]: one.get("graph_gain")
+        for one in read_all(tmp_path, *runs).trainings.record
+    }
     assert gains == {"eager": "2.00x (2.00 to 2.00)", "cuda_graph": None}
 
 
@@ -199,7 +259,11 @@ def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_i
     for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
         gpu = {**made_up.H200, "gpu_uuid": machine}
         good = made_up.make("cifar_resnet", "fp32", device=gpu, metric=[0.5, 0.9])
-        write_all(tmp_path / machine, good, made_up.make("cifar_resnet", "amp_fp16", device=gpu, metric=metric))
+        write_all(
+            tmp_path / machine,
+            good,
+            made_up.make("cifar_resnet", "amp_fp16", device=gpu, metric=metric),
+        )
     found = read_tables(tmp_path)
     diverged = [one for one in found.trainings.record if one["status"] == "diverged"]
     assert (len(found.trainings), len(found.comparisons), found.left_out) == (4, 1, [])
@@ -207,10 +271,24 @@ def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_i
 
 
 def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
-    texts = {"note": "=HYPERLINK(1)", "=1+1": "@SUM(1)", "-2": "+3", "tab": "\t=1", "number": -0.5, "plain": "a=1"}
-    content = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=texts)).csv()["trainings.csv"]
+    texts = {
+        "note": "=HYPERLINK(1)",
+        "=1+1": "@SUM(1)",
+        "-2": "+3",
+        "tab": "\t=1",
+        "number": -0.5,
+        "plain": "a=1",
+    }
+    content = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=texts)).csv()[
+        "trainings.csv"
+    ]
     rows = list(csv.reader(io.StringIO(content.decode())))
-    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@", "\t")) or cell == "-2"]
+    assert not [
+        cell
+        for row in rows
+        for cell in row
+        if cell.startswith(("=", "+", "@", "\t")) or cell == "-2"
+    ]
     row = dict(zip(*rows, strict=True))
     assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
 
@@ -222,27 +300,42 @@ def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
     (rows,) = rows_in(section)
     assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16", "bf16"]
     assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
-    assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1]["s per epoch"] == "oom"
+    assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1][
+        "s per epoch"
+    ] == "oom"
     links = next(part for part in section.parts if getattr(part, "links", None)).links
     first = found.trainings.drop_duplicates("precision").set_index("precision").path
     assert links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "records.zip/one.json", "javascript:alert(1)", "gone.json"])
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "records.zip/one.json", "javascript:alert(1)", "gone.json"]
+)
 def test_what_cannot_be_linked_to_has_no_link(tmp_path, path):
     found = read_all(tmp_path, run("fp32"))
     found.trainings["path"] = path
-    assert next(part for part in numbers.section(found).parts if hasattr(part, "links")).links == [""]
+    assert next(part for part in numbers.section(found).parts if hasattr(part, "links")).links == [
+        ""
+    ]
 
 
 def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
     """Its epochs have a median of 2 and a mean of 3 seconds; the other run takes twice as long."""
-    slow, fast = (run("fp32", repeat=n, epoch_seconds=[2.0 * k, 2.0 * k, 5.0 * k]) for n, k in ((0, 2), (1, 1)))
+    slow, fast = (
+        run("fp32", repeat=n, epoch_seconds=[2.0 * k, 2.0 * k, 5.0 * k])
+        for n, k in ((0, 2), (1, 1))
+    )
     found = read_all(tmp_path, slow, fast)
     bar = bars_of(found, [0]).iloc[0]
     assert (bar.seconds, bar.seconds_low, bar.seconds_high) == pytest.approx((18**0.5, 3.0, 6.0))
-    assert sorted(found.trainings.seconds) == sorted(read(found, "trainings.csv").seconds) == [3.0, 6.0]
-    assert "seconds_low" not in found.trainings and "epoch_seconds_median" not in read(found, "trainings.csv")
+    assert (
+        sorted(found.trainings.seconds)
+        == sorted(read(found, "trainings.csv").seconds)
+        == [3.0, 6.0]
+    )
+    assert "seconds_low" not in found.trainings and "epoch_seconds_median" not in read(
+        found, "trainings.csv"
+    )
     assert in_words(flat(fast)).startswith("3 s/epoch")
     assert results_table([fast])["seconds per epoch"].tolist() == ["3.00"]
     (row,), *_ = rows_in(numbers.section(found))

@@ -19,16 +19,28 @@ CLIMBED = (
     ("AMP", {"precision": ["amp_bf16", "amp_fp16"]}, ("amp_bf16", 2.5, "eager", False, 128)),
     ("channels_last", {"channels_last": True}, ("amp_bf16", 2.5, "eager", True, 128)),
     ("compiled", {"execution": "compile"}, ("amp_bf16", None, "compile", True, 128)),  # it failed
-    ("graph", {"execution": "compile_cuda_graph"}, ("amp_bf16", 1.25, "compile_cuda_graph", True, 128)),
-    ("larger batch", {"batch_size": [512, 128, 80]}, ("amp_bf16", 0.5, "compile_cuda_graph", True, 512)),
+    (
+        "graph",
+        {"execution": "compile_cuda_graph"},
+        ("amp_bf16", 1.25, "compile_cuda_graph", True, 128),
+    ),
+    (
+        "larger batch",
+        {"batch_size": [512, 128, 80]},
+        ("amp_bf16", 0.5, "compile_cuda_graph", True, 512),
+    ),
 )
 STEPS = [{"label": label} | settings for label, settings, _ in CLIMBED]
 
 
-def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_are_in_no_table_of_ways(tmp_path):
+def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_are_in_no_table_of_ways(
+    tmp_path,
+):
     for *_, (precision, seconds, way, layout, size) in CLIMBED:
         parameters = {"epochs": 6, "batch_size": size, "execution": way, "channels_last": layout}
-        facts = {"seconds": [seconds or 1.0] * 6} | ({} if seconds else {"status": "failed", "epoch_seconds": []})
+        facts = {"seconds": [seconds or 1.0] * 6} | (
+            {} if seconds else {"status": "failed", "epoch_seconds": []}
+        )
         record = made_up.make("cifar_resnet", precision, peak=700.0, parameters=parameters, **facts)
         made_up.write_processes(record, tmp_path)
     climbed = read_all(tmp_path, steps=STEPS)
@@ -47,21 +59,33 @@ def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_ar
     assert widths == pytest.approx([1, 2, 2.4, 2.4, 0, 4.8], nan_ok=True)
     ways = ladder.ways_of(climbed, ladder.steps_of(climbed))
     pairs = set(zip(steps.comparison, steps.precision, strict=True))
-    assert not [one for one in ways.itertuples() if {(one.before, one.precision), (one.after, one.precision)} <= pairs]
+    assert not [
+        one
+        for one in ways.itertuples()
+        if {(one.before, one.precision), (one.after, one.precision)} <= pairs
+    ]
 
 
 def test_each_width_is_compared_with_the_next_simpler_precision():
     found = read_tables(str(results("crossover-h200")))
     family, _ = growth.families_of(found)  # a Transformer and a ViT
     pairs = growth.pairs_of(found, family).set_index("precision")
-    medians = found.trainings.groupby(["comparison", "precision"])[["seconds", "gib", "joules"]].median()
+    medians = found.trainings.groupby(["comparison", "precision"])[
+        ["seconds", "gib", "joules"]
+    ].median()
     for name, base in (("tf32", "fp32"), ("amp_bf16", "tf32"), ("fp8", "amp_bf16")):
         assert set(pairs.base[name]) == {base}
         for row in pairs.loc[name].itertuples():
             shares = medians.loc[(row.comparison, name)] / medians.loc[(row.comparison, base)]
-            assert [1 / row.ratio, row.memory, row.energy] == pytest.approx(list(shares), rel=0.05, nan_ok=True)
+            assert [1 / row.ratio, row.memory, row.energy] == pytest.approx(
+                list(shares), rel=0.05, nan_ok=True
+            )
     outcomes = pairs.loc["fp8"].set_index("size").outcome
-    assert [outcomes[width] for width in (200, 512, 2048)] == [STATUS["unsupported"], "slower", "faster"]
+    assert [outcomes[width] for width in (200, 512, 2048)] == [
+        STATUS["unsupported"],
+        "slower",
+        "faster",
+    ]
     assert "1,024" in growth.section(found).title
 
 
@@ -78,7 +102,10 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
 )
 def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
     def runs_of(losses):
-        return [flat_record(made_up.make("lstm_language_model", "fp32", train_loss=[one])) for one in losses]
+        return [
+            flat_record(made_up.make("lstm_language_model", "fp32", train_loss=[one]))
+            for one in losses
+        ]
 
     found = growth.judge_loss(runs_of(own), runs_of(base))
     assert (found and found["loss_outcome"]) == outcome
@@ -87,8 +114,16 @@ def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
 def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_not_fit(tmp_path):
     runs = []
     for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
-        probes = [[size // 2, "ok", 2000.0, 4000.0], [2 * size, "oom", 8000.0, None], [size, "ok", 4000.0, 7000.0]]
-        facts = {"batch_size_used": size, "samples_per_epoch": 50_000 // size * size, "batch_probes": probes}
+        probes = [
+            [size // 2, "ok", 2000.0, 4000.0],
+            [2 * size, "oom", 8000.0, None],
+            [size, "ok", 4000.0, 7000.0],
+        ]
+        facts = {
+            "batch_size_used": size,
+            "samples_per_epoch": 50_000 // size * size,
+            "batch_probes": probes,
+        }
         facts |= {"seconds": [seconds] * 6, "parameters": {"batch_size": "max"}}
         runs.append(made_up.make("cifar_resnet", precision, **facts))
     found = read_all(tmp_path, *runs)
@@ -106,11 +141,15 @@ def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_p
     # and the steps that were skipped, of 3 × 391
     scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}
     runs = [
-        made_up.make("cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, skipped_steps=skipped)
+        made_up.make(
+            "cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, skipped_steps=skipped
+        )
         for scale, skipped in scales.items()
     ]
     largest = {"parameters": {"loss_scale": 2.0**20}}
-    overflown = made_up.make_failed("cifar_resnet", "amp_fp16", "diverged", "every step was skipped", **largest)
+    overflown = made_up.make_failed(
+        "cifar_resnet", "amp_fp16", "diverged", "every step was skipped", **largest
+    )
     (rows,) = rows_in(growth.section(read_all(tmp_path, *runs, overflown, over="loss_scale")))
     cells = {row["loss scale"]: (row["skipped steps"], row["ended"]) for row in rows}
     assert list(cells) == ["1", "256", "65,536", "1,048,576", "dynamic"]

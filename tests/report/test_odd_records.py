@@ -33,7 +33,16 @@ ODD = {  # name: a JSON text that some field does not expect
     "probes": '[[0, "ok", 1, 1], [1, "x", null, null], [2, "oom", 1e300, 1e-300], [2, "ok", 1, null]]',
 }
 OFTEN = ("markup", "zero", "large number")  # the others take minutes
-DECIDING = {"run_id", "notebook", "precision", "status", "device_type", "dataset_used", "epoch_seconds", "synthetic"}
+DECIDING = {
+    "run_id",
+    "notebook",
+    "precision",
+    "status",
+    "device_type",
+    "dataset_used",
+    "epoch_seconds",
+    "synthetic",
+}
 
 
 def notebook_of(folder, which):
@@ -56,14 +65,19 @@ def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_p
                 refused.setdefault(field, []).append(odd)
                 assert field in reason.replace("schema v", "schema_v"), (field, odd)
     for field, (odd, *_) in refused.items():
-        (tmp_path / f"{field}.json").write_text(json.dumps(changed(good, **{field: odd})), encoding="utf-8")
+        (tmp_path / f"{field}.json").write_text(
+            json.dumps(changed(good, **{field: odd})), encoding="utf-8"
+        )
     tables = read_tables(tmp_path)
     assert sum(map(len, refused.values())) > 400 and len(refused) > 100
-    assert len(tables.trainings) == 2 and set(dict(tables.left_out)) == {f"{field}.json" for field in refused}
+    assert len(tables.trainings) == 2 and set(dict(tables.left_out)) == {
+        f"{field}.json" for field in refused
+    }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in OFTEN)) for name in ODD]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in OFTEN)) for name in ODD],
 )
 def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     """The odd value stands in all fields at once that accept it, but for those that decide whether a run is shown."""

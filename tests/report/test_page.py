@@ -11,7 +11,9 @@ def test_no_warning_reaches_the_page_and_no_link_is_followed(tmp_path):
     """A warning names a folder of this machine."""
     notebook = json.loads((NOTEBOOKS / "summary.ipynb").read_text(encoding="utf-8"))
     texts = {"stderr": "/home/x/charts.py:230: UserWarning: odd", "stdout": "what a cell says"}
-    outputs = [{"output_type": "stream", "name": name, "text": [text]} for name, text in texts.items()]
+    outputs = [
+        {"output_type": "stream", "name": name, "text": [text]} for name, text in texts.items()
+    ]
     for cell in notebook["cells"]:
         cell.update({"outputs": outputs} if cell["cell_type"] == "code" else {})
     (tmp_path / "summary.ipynb").write_text(json.dumps(notebook), encoding="utf-8")

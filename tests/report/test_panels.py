@@ -12,7 +12,11 @@ BUSY = [["convolution", 0.25], ["matmul", 0.25], ["normalisation", 0.5]]
 
 
 def step(precision, busy, milliseconds=8.0, execution="eager", families=BUSY, **fields):
-    known = {"gpu_busy_fraction": busy, "step_ms_median": milliseconds, "kernel_family_fractions": families}
+    known = {
+        "gpu_busy_fraction": busy,
+        "step_ms_median": milliseconds,
+        "kernel_family_fractions": families,
+    }
     more = {"parameters": {"execution": execution}, "data_wait_fraction": 0.0}
     return made_up.make("cifar_resnet", precision, **known, **more, **fields)
 
@@ -55,14 +59,18 @@ def test_the_title_says_only_what_the_steps_show(tmp_path, records, in_title, no
 
 
 def test_the_parts_of_the_memory_add_up_or_are_not_shown():
-    mib = {f"ledger_{name}_mib": 512.0 for names in memory_used.MEMORY_PARTS.values() for name in names}
+    mib = {
+        f"ledger_{name}_mib": 512.0 for names in memory_used.MEMORY_PARTS.values() for name in names
+    }
     assert list(memory_used.memory_parts_of(mib).values()) == [2.0, 0.5, 0.5, 1.0]
     for broken in ({"ledger_slack_mib": -1.0}, dict.fromkeys(list(mib)[:6])):
         assert memory_used.memory_parts_of(mib | broken) == {}
 
 
 def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
-    tables = read_all(tmp_path, *(made_up.make("cifar_resnet", name) for name in ("tf32", "amp_fp16")))
+    tables = read_all(
+        tmp_path, *(made_up.make("cifar_resnet", name) for name in ("tf32", "amp_fp16"))
+    )
     assert in_use.section(tables).parts == []
     tables.show = {"inference": True}
     section = in_use.section(tables)
@@ -73,4 +81,6 @@ def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
 def test_a_section_without_its_measurements_is_absent(tmp_path):
     bare = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", explained=False))
     for tables in (bare, Tables(show={"inference": True})):
-        assert all(module.section(tables).parts == [] for module in (why, memory_used, energy_used, in_use))
+        assert all(
+            module.section(tables).parts == [] for module in (why, memory_used, energy_used, in_use)
+        )

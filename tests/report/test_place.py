@@ -107,7 +107,12 @@ def test_a_run_is_refused_before_it_starts_where_its_report_has_no_place(tmp_pat
 def test_two_reports_of_one_folder_take_turns(tmp_path):
     write_all(tmp_path, *(made_up.make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
     command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": ENVIRONMENT}
+    pipes = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.STDOUT,
+        "text": True,
+        "env": ENVIRONMENT,
+    }
     both = [subprocess.Popen(command, **pipes) for _ in range(2)]
     said = [one.communicate()[0] for one in both]
     assert [one.returncode for one in both] == [0, 0], said
@@ -119,9 +124,13 @@ def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
     """Also in a zip, and all studies of a clone, of which each has a report of its own."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
-    save_record(made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad" / "r.json")
+    save_record(
+        made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad" / "r.json"
+    )
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
-        archive.writestr("r.json", json.dumps({"run": {"run_id": "1", "precision": "fp32"}, "settings": {}}))
+        archive.writestr(
+            "r.json", json.dumps({"run": {"run_id": "1", "precision": "fp32"}, "settings": {}})
+        )
     for place, word in (("empty", "folder"), ("bad", "metric_better"), ("bad.zip", "lacks")):
         words = ["--report", str(tmp_path / place), "--output-dir", str(tmp_path / "new")]
         assert cli.main(words) == 2

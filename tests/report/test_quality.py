@@ -23,7 +23,9 @@ def section_of(*records, target_metric=0.0):
 def drawn(chart):
     """Return {precision: (low, mean, high)} of the lines of the chart."""
     (axes,) = chart.figures[0].axes
-    return {line.get_gid().split()[-1]: tuple(line.get_xdata()) for line in axes.lines if line.get_gid()}
+    return {
+        line.get_gid().split()[-1]: tuple(line.get_xdata()) for line in axes.lines if line.get_gid()
+    }
 
 
 def test_a_row_for_each_precision_with_its_difference_margin_seeds_and_outcome():
@@ -31,7 +33,10 @@ def test_a_row_for_each_precision_with_its_difference_margin_seeds_and_outcome()
     section, (chart,), (table,), _ = section_of(*runs)
     assert "1 of 2" in section.title and not section.folded
     cells = [(row["precision"], row["margin"], row["seeds"], row["outcome"]) for row in table.rows]
-    assert cells == [("TF32", "0.2 points", "5", "equivalent"), ("fp16 AMP", "0.2 points", "5", "worse")]
+    assert cells == [
+        ("TF32", "0.2 points", "5", "equivalent"),
+        ("fp16 AMP", "0.2 points", "5", "worse"),
+    ]
     assert table.rows[1]["difference (90% interval)"] == "-1.00 points (-1.07 to -0.93)"
     assert drawn(chart)["amp_fp16"] == (-quality.WIDEST,) * 3
 
@@ -45,7 +50,9 @@ def test_a_row_for_each_precision_with_its_difference_margin_seeds_and_outcome()
     ],
 )
 def test_worse_is_at_the_left_whatever_the_metric(notebook, change, margins):
-    runs = made_up.over_seeds([change * part for part in (0.9, 0.95, 1, 1.05, 1.1)], notebook=notebook)
+    runs = made_up.over_seeds(
+        [change * part for part in (0.9, 0.95, 1, 1.05, 1.1)], notebook=notebook
+    )
     _, (chart,), _, _ = section_of(*runs)
     low, mean, high = drawn(chart)["tf32"]
     assert low < mean < high and mean == pytest.approx(margins, rel=0.02)
@@ -70,7 +77,10 @@ def test_where_quality_cannot_be_judged_one_sentence_says_why(runs, reason):
 def test_the_cpu_is_not_judged_and_diverged_runs_make_it_inconclusive():
     assert section_of(*made_up.over_seeds(SMALL, device=made_up.CPU))[0].parts == []
     _, _, (table,), _ = section_of(*made_up.over_seeds([*SMALL, -0.6]))
-    assert (table.rows[0]["seeds"], table.rows[0]["outcome"]) == ("5", "inconclusive: 1 run diverged")
+    assert (table.rows[0]["seeds"], table.rows[0]["outcome"]) == (
+        "5",
+        "inconclusive: 1 run diverged",
+    )
 
 
 def test_a_run_at_chance_is_named_and_curves_are_compared_by_their_fall():
@@ -78,9 +88,14 @@ def test_a_run_at_chance_is_named_and_curves_are_compared_by_their_fall():
     # not finite
     losses |= {"amp_fp16": [2.0, 1.9, 1.8, 1.7, 1.6], "amp_bf16": [2.0, None, None, None, None]}
     facts = {"seconds": [3.0] * 5, "metric": [0.1] * 5, "parameters": {"epochs": 5}}
-    runs = [made_up.make("cifar_resnet", name, train_loss=loss, **facts) for name, loss in losses.items()]
+    runs = [
+        made_up.make("cifar_resnet", name, train_loss=loss, **facts)
+        for name, loss in losses.items()
+    ]
     said = " ".join(section_of(*runs)[3])
-    assert "4 of 4 runs" in said and "2.0%" in said and "fp16 AMP" in said and said.count("(60%)") == 1
+    assert (
+        "4 of 4 runs" in said and "2.0%" in said and "fp16 AMP" in said and said.count("(60%)") == 1
+    )
 
 
 def test_training_until_the_same_quality():
@@ -88,13 +103,25 @@ def test_training_until_the_same_quality():
         facts = {"parameters": {"seed": seed}, "metric": metric, "energy_joules": 9e3}
         return made_up.make("cifar_resnet", precision, seconds=[seconds] * 3, **facts)
 
-    runs = [train("fp32", seconds, [0.5, 0.93, 0.93], seed) for seed, seconds in enumerate((10.0, 12.0))]
+    runs = [
+        train("fp32", seconds, [0.5, 0.93, 0.93], seed) for seed, seconds in enumerate((10.0, 12.0))
+    ]
     runs += [train("tf32", 8.0, [0.5, 0.6, 0.93]), train("amp_fp16", 4.0, [0.5, 0.6, 0.7])]
     _, _, (table,), said = section_of(*runs)
-    cells = [(row["precision"], row["reached"], row["epochs"], row["seconds"], row["kilojoules"]) for row in table.rows]
-    assert cells[:2] == [("fp32", "2 of 2", "2", "22.0", "6.00"), ("TF32", "1 of 1", "3", "24.0", "9.00")]
+    cells = [
+        (row["precision"], row["reached"], row["epochs"], row["seconds"], row["kilojoules"])
+        for row in table.rows
+    ]
+    assert cells[:2] == [
+        ("fp32", "2 of 2", "2", "22.0", "6.00"),
+        ("TF32", "1 of 1", "3", "24.0", "9.00"),
+    ]
     assert cells[2] == ("fp16 AMP", "0 of 1", "-", "-", "-")
-    assert [text.split("**")[1] for text in said if text.startswith("**")] == ["TF32", "fp16 AMP", "fp16 AMP"]
+    assert [text.split("**")[1] for text in said if text.startswith("**")] == [
+        "TF32",
+        "fp16 AMP",
+        "fp16 AMP",
+    ]
     assert section_of(*runs, target_metric=0.99)[2] == []
     assert {row["target"] for row in section_of(*runs, target_metric=0.6)[2][0].rows} == {"0.6"}
 
@@ -108,4 +135,9 @@ def test_seconds_until_a_target_are_those_of_runs_that_heat_left_alone():
         slow = hot if seconds > 20 else {}
         runs.append(made_up.make("cifar_resnet", "fp32", seconds=[seconds] * 3, **facts, **slow))
     (row,) = section_of(*runs)[2][0].rows
-    assert (row["reached"], row["timed"], row["seconds"], row["kilojoules"]) == ("3 of 3", "2", "22.0", "6.00")
+    assert (row["reached"], row["timed"], row["seconds"], row["kilojoules"]) == (
+        "3 of 3",
+        "2",
+        "22.0",
+        "6.00",
+    )

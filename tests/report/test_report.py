@@ -20,19 +20,29 @@ def tables(tmp_path):
     return read_all(tmp_path, *(make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
 
 
-def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(tables, tmp_path, monkeypatch):
+def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(
+    tables, tmp_path, monkeypatch
+):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     before = dict(plt.rcParams)
-    first, second = ([part for one in sections.sections_of(tables) for part in one] for _ in range(2))
+    first, second = (
+        [part for one in sections.sections_of(tables) for part in one] for _ in range(2)
+    )
     assert dict(plt.rcParams) == before and not list((tmp_path / "empty").iterdir())
     assert len(first) == len(second) > 20
     for one, other in zip(first, second, strict=True):
         assert type(one) is type(other)
-        assert (one.name, one.png) == (other.name, other.png) if isinstance(one, Chart) else one == other
+        assert (
+            (one.name, one.png) == (other.name, other.png)
+            if isinstance(one, Chart)
+            else one == other
+        )
     monkeypatch.setattr(numbers, "MANY", 0)  # with many comparisons none has charts of its own
     many = [part for one in sections.sections_of(tables) for part in one]
-    assert sum(isinstance(part, Chart) for part in many) == 1 and any("have no charts" in str(one) for one in many)
+    assert sum(isinstance(part, Chart) for part in many) == 1 and any(
+        "have no charts" in str(one) for one in many
+    )
 
 
 def test_precisions_have_one_order_everywhere():
@@ -82,7 +92,11 @@ def report_with(tmp_path, hot_seconds, precisions=("fp32", "tf32", "amp_fp16")):
         hot = seed in (1, 3)
         times = [hot_seconds if hot else 3.0 + 0.1 * seed] * 3
         slow = {**HOT, "inference_latency_ms": hot_seconds, "gpu_busy_fraction": 1 / hot_seconds}
-        more = {"energy_joules": 900.0 * times[0], "metric": [0.5, 0.6, 0.93], **(slow if hot else {})}
+        more = {
+            "energy_joules": 900.0 * times[0],
+            "metric": [0.5, 0.6, 0.93],
+            **(slow if hot else {}),
+        }
         runs.append(make("cifar_resnet", name, seconds=times, parameters={"seed": seed}, **more))
     show = {"inference": True, "quality": True, "execution": True}
     found = read_all(tmp_path / f"{hot_seconds}", *runs, **show)
@@ -100,7 +114,10 @@ def test_no_section_reads_a_time_of_a_run_that_heat_slowed(tmp_path):
 @pytest.mark.parametrize("name", ["花卉🌸", "مرحبا", "שלום", "नमस्ते", "Ωß→\u0301"])
 def test_names_in_any_script_draw_without_a_warning(tmp_path, name):
     """A warning would name a folder of this machine on a page that is shared."""
-    given = {"parameters": {"dataset": "folder", "data_dir": f"/home/x/{name}"}, "dataset_used": name}
+    given = {
+        "parameters": {"dataset": "folder", "data_dir": f"/home/x/{name}"},
+        "dataset_used": name,
+    }
     runs = [make("cifar_resnet", one, **given) for one in ("fp32", "amp_fp16")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

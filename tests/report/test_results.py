@@ -25,7 +25,11 @@ def failed(precision, status, **facts):
 def drawn_of(records):
     """Return {(part, precision): (label, height of the bar)} of the picture."""
     figures = opening(results.bars_in(results.tables_of(records)))
-    found = {(part, name): row[:2] for (part, _), bars in opened_bars(figures).items() for name, row in bars.items()}
+    found = {
+        (part, name): row[:2]
+        for (part, _), bars in opened_bars(figures).items()
+        for name, row in bars.items()
+    }
     plt.close(*figures)
     return found
 
@@ -36,9 +40,17 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     for record, place in zip(records, (2, 1, 0), strict=True):
         record.runs_before_in_process = place
     drawn = drawn_of(records)
-    shown = [("seconds", "fp32"), ("seconds", "tf32"), ("seconds", "amp_fp16"), ("gib", "tf32"), ("gib", "amp_fp16")]
+    shown = [
+        ("seconds", "fp32"),
+        ("seconds", "tf32"),
+        ("seconds", "amp_fp16"),
+        ("gib", "tf32"),
+        ("gib", "amp_fp16"),
+    ]
     labels, heights = zip(*map(drawn.get, shown), strict=True)
-    assert labels == ("6.0 s", "3.0 s", "2.0×", "1.00", "−50%") and heights == pytest.approx((6, 3, 1.5, 1, 0.5))
+    assert labels == ("6.0 s", "3.0 s", "2.0×", "1.00", "−50%") and heights == pytest.approx(
+        (6, 3, 1.5, 1, 0.5)
+    )
     table = results.results_table(records)
     assert list(table.index) == ["fp32", "TF32", "fp16 AMP"]
     assert table["seconds per epoch"].tolist() == ["6.00", "3.00", "1.50"]
@@ -50,7 +62,10 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     text = " ".join(map(str.strip, lines))
     # their order is no caution
     assert text.index("TF32") < text.index("fp32") and "run 3" not in text
-    assert all(number in text for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32"))
+    assert all(
+        number in text
+        for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32")
+    )
     assert "amp_fp16" not in text and max(map(len, lines)) <= results.LINE_LENGTH
 
 
@@ -60,7 +75,9 @@ def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what
     assert not [name for name in table if name.startswith("times")]
     assert table["what limits it"]["fp16 AMP"] == "did not train"
     assert "×" not in drawn_of(records)["seconds", "amp_fp16"][0]
-    assert results.results_table([run("fp32"), run("amp_bf16", 1.5)])["times as fast as fp32"].tolist() == ["", "2.00"]
+    assert results.results_table([run("fp32"), run("amp_bf16", 1.5)])[
+        "times as fast as fp32"
+    ].tolist() == ["", "2.00"]
     results.show([run("amp_bf16", 1.5)])
     assert "bf16 AMP" in capsys.readouterr().out
     assert results.read_results([failed("fp32", "oom")]).count("\n") == 0
@@ -86,8 +103,13 @@ def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, c
 
 def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
     cpu = {"device_type": "cpu", "gpu_name": None, "peak_allocated_mib": None}
-    records = [run("fp32", 4.0, **cpu), run("amp_bf16", 2.0, **{**cpu, "metric": [math.nan, math.nan]})]
+    records = [
+        run("fp32", 4.0, **cpu),
+        run("amp_bf16", 2.0, **{**cpu, "metric": [math.nan, math.nan]}),
+    ]
     assert results.read_results(records) == results.CPU_WARNING
-    assert not [name for name in results.results_table(records) if name.startswith(("times", "memory"))]
+    assert not [
+        name for name in results.results_table(records) if name.startswith(("times", "memory"))
+    ]
     results.show(records)
     assert not {"nan", "NaN", "None", "<NA>"} & set(capsys.readouterr().out.split())

@@ -17,12 +17,23 @@ def test_file_that_cannot_be_written_costs_a_sentence(tmp_path):
 def test_whole_numbers_of_a_table_stay_whole_beside_a_gap_and_long_tables_of_runs_are_folded():
     rows = [{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}]
     page = Table(rows * 3, "All").html()
-    assert ">128<" in page and "128.0" not in page and ">0.5<" in page and ">-<" in page and "<details>" not in page
+    assert (
+        ">128<" in page
+        and "128.0" not in page
+        and ">0.5<" in page
+        and ">-<" in page
+        and "<details>" not in page
+    )
     assert "<details><summary>All: 8 rows</summary>" in Table(rows * 4, "All").html()
 
 
 def test_text_of_a_record_is_plain_in_markdown_and_numbers_have_three_digits():
-    assert [short(number) for number in (0.41234, 6.1, 12, 19230.77)] == ["0.412", "6.10", "12.0", "19,231"]
+    assert [short(number) for number in (0.41234, 6.1, 12, 19230.77)] == [
+        "0.412",
+        "6.10",
+        "12.0",
+        "19,231",
+    ]
     assert plain("<b> a_b*c | $x$ `y`") == r"&lt;b&gt; a\_b\*c \| \$x\$ \`y\`"
     # of which "url" would make links
     for address in ("https://example.org/x", "www.example.org", "a@example.org"):
@@ -31,7 +42,13 @@ def test_text_of_a_record_is_plain_in_markdown_and_numbers_have_three_digits():
 
 
 def test_cards_are_a_table_of_three_columns_that_needs_no_style():
-    card = {"name": "<LSTM>", "task": "WikiText-2", "number": "1.3×", "against": "as fast", "lines": ["a", "b & c"]}
+    card = {
+        "name": "<LSTM>",
+        "task": "WikiText-2",
+        "number": "1.3×",
+        "against": "as fast",
+        "lines": ["a", "b & c"],
+    }
     data = Cards([card] * 4)._repr_mimebundle_()
     assert data["text/html"].count("<tr>") == 2 and data["text/html"].count("<td>") == 4
     assert "&lt;LSTM&gt;" in data["text/html"] and "b &amp; c" in data["text/html"]
@@ -39,7 +56,11 @@ def test_cards_are_a_table_of_three_columns_that_needs_no_style():
 
 
 def test_the_bar_links_to_sections_by_the_word_before_the_colon_and_not_to_folded_ones():
-    sections = (Section("Why: it waits"), Section("Why: it waits", folded=True), Section("Memory", link="GiB"))
+    sections = (
+        Section("Why: it waits"),
+        Section("Why: it waits", folded=True),
+        Section("Memory", link="GiB"),
+    )
     links = []
     for section in sections:
         section.say("text")
@@ -57,12 +78,20 @@ def test_a_page_shows_every_kind_of_output_and_escapes_what_is_no_html(tmp_path)
     ]
     data = {"image/png": "AA\n==\n", "text/html": ["<em>as", " it is</em>"]}
     data |= {"text/markdown": "**bold** <script>", "text/plain": "a < b"}
-    outputs += [{"output_type": "display_data", "data": {kind: data[kind]}, "metadata": {}} for kind in data]
+    outputs += [
+        {"output_type": "display_data", "data": {kind: data[kind]}, "metadata": {}} for kind in data
+    ]
     cells = [{"cell_type": "code", "id": "report", "outputs": outputs[:1]}]
     cells.append({"cell_type": "code", "id": "mine", "outputs": outputs})
     (tmp_path / "x.ipynb").write_text(json.dumps({"cells": cells}))
     write_page(tmp_path / "x.ipynb")
     page = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert page.count('<pre class="said">&lt;b&gt;\nred</pre>') == 1 and "\x1b" not in page
-    texts = "&lt;i&gt;\nError", "base64,AA==", "<em>as it is</em>", "<strong>bold</strong> &lt;script&gt;", "a &lt; b"
+    texts = (
+        "&lt;i&gt;\nError",
+        "base64,AA==",
+        "<em>as it is</em>",
+        "<strong>bold</strong> &lt;script&gt;",
+        "a &lt; b",
+    )
     assert [page.count(text) for text in texts] == [1] * 5

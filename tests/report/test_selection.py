@@ -27,7 +27,9 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "notebooks")
     tables = read_tables("outputs")
     assert (tables.folder, len(tables.trainings)) == ("../outputs", 1)
-    write_all(tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32"))
+    write_all(
+        tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32")
+    )
     assert read_tables("outputs").folder == "outputs"
     assert len(read_tables("../outputs/main/quick-h100").trainings) == 1
     shutil.rmtree(tmp_path / "notebooks" / "outputs")
@@ -39,14 +41,18 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
-def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_not_at_all(tmp_path):
+def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_not_at_all(
+    tmp_path,
+):
     record, quick = made_up.make("cifar_resnet", "fp32"), tmp_path / "quick"
     write_all(quick, record)
     (quick / "logs").mkdir()
     write_json({"run_seconds": {record.run_id: 9.0}}, quick / status.TIMES_FILE)
     commit.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
-    assert [path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason] == []
+    assert [
+        path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason
+    ] == []
     (tmp_path / "uploaded.zip").unlink()
     for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
         (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
@@ -94,7 +100,9 @@ def test_real_data_and_runs_on_a_gpu_are_kept_though_others_are_newer():
     name, newer = "lstm_language_model", {"finished_at": "2030-01-01T00:00:00+00:00"}
     fake = made_up.make(name, "fp32", dataset_used="synthetic", synthetic=True, **newer)
     cpu = made_up.make(name, "fp32", device=made_up.CPU, **newer)
-    used, left_out = sort_out([flat(fake, "fake"), flat(cpu, "cpu"), flat(made_up.make(name, "fp32"), "real")])
+    used, left_out = sort_out(
+        [flat(fake, "fake"), flat(cpu, "cpu"), flat(made_up.make(name, "fp32"), "real")]
+    )
     assert [record["path"] for record in used] == ["real"]
     reasons = {path: reason.split(",")[0] for path, reason in left_out}
     assert reasons == {"fake": "synthetic data", "cpu": "ran on the CPU"}
@@ -103,7 +111,10 @@ def test_real_data_and_runs_on_a_gpu_are_kept_though_others_are_newer():
 def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path):
     def write(folder, code, day, precision):
         finished = f"2026-01-0{day}T00:00:00+00:00"
-        write_all(tmp_path / folder, made_up.make("cifar_resnet", precision, code_hash=code, finished_at=finished))
+        write_all(
+            tmp_path / folder,
+            made_up.make("cifar_resnet", precision, code_hash=code, finished_at=finished),
+        )
 
     write(".", "new", 3, "fp32")
     write("other_code-old", "old", 1, "tf32")  # not yet measured again
@@ -114,9 +125,13 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
     assert set(tables.trainings.precision) == {"fp32", "amp_fp16", "amp_bf16"}
     section = provenance.section(tables)
     assert "2 records of 3" in said_in(section)
-    switches = {row[""]: row["H200"] for row in rows_in(section)[-1] if row[""].startswith("switches")}
+    switches = {
+        row[""]: row["H200"] for row in rows_in(section)[-1] if row[""].startswith("switches")
+    }
     ends = {"fp32": "off", "fp16 AMP": "float16", "bf16 AMP": "bfloat16"}
-    assert switches == {f"switches, {name}": f"ieee / ieee / ieee, autocast {end}" for name, end in ends.items()}
+    assert switches == {
+        f"switches, {name}": f"ieee / ieee / ieee, autocast {end}" for name, end in ends.items()
+    }
 
 
 @pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
@@ -128,7 +143,9 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     record = json.loads(path.read_text(encoding="utf-8"))
     newer = {**record, "finished_at": "2999-01-01T00:00:00+00:00"}
     (mine / "newer.json").write_text(json.dumps(newer), encoding="utf-8")
-    late = json.dumps({**record, "finished_at": "9999-01-01T00:00:00+00:00", "epoch_seconds": [0.001]})
+    late = json.dumps(
+        {**record, "finished_at": "9999-01-01T00:00:00+00:00", "epoch_seconds": [0.001]}
+    )
     if theirs.endswith(".zip"):
         with zipfile.ZipFile(mine / theirs, "w") as archive:
             archive.writestr("x.json", late)
@@ -155,10 +172,14 @@ def test_the_work_of_sorting_out_grows_with_the_number_of_killed_runs(monkeypatc
         for place in range(number):
             given = {"parameters": {"seed": place} if alike else {"lr": 0.1 + place / 1000}}
             runs.append(flat(made_up.make("cifar_resnet", "fp32", **given), f"{place}.json"))
-            killed = made_up.make_failed("cifar_resnet", "tf32", "killed", "died", **given, **nothing)
+            killed = made_up.make_failed(
+                "cifar_resnet", "tf32", "killed", "died", **given, **nothing
+            )
             runs.append(flat(killed, f"{place}-killed.json"))
         calls.clear()
         used, left_out = sort_out(runs)
         counts.append(len(calls))
-        assert (len(used), left_out) == (2 * number, []) and {one["dataset_used"] for one in used} == {"cifar10"}
+        assert (len(used), left_out) == (2 * number, []) and {
+            one["dataset_used"] for one in used
+        } == {"cifar10"}
     assert counts[1] == 2 * counts[0]

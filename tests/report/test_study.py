@@ -9,33 +9,54 @@ import yaml
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.study import Study, plain_yaml, study_of
 
-SAID = {"name": "mine", "description": "what it is about", "show": {"over": ["units", "model"], "quality": True}}
+SAID = {
+    "name": "mine",
+    "description": "what it is about",
+    "show": {"over": ["units", "model"], "quality": True},
+}
 
 
 @pytest.mark.parametrize(
     ("studies", "study"),
     [
         ([SAID, SAID, {"name": "other"}, None], Study(**SAID)),
-        ([None, {"name": "a", "show": {"over": "units", "newer": 1}}], Study("a", "", {"over": "units"})),
+        (
+            [None, {"name": "a", "show": {"over": "units", "newer": 1}}],
+            Study("a", "", {"over": "units"}),
+        ),
         ([SAID, {"name": "other"}], Study("", "", {})),
         ([{"name": "<script>"}], Study("", "", {})),
         ([{"name": "a", "description": "[b](javascript:c)"}], Study("", "", {})),
-        ([{"name": "a", "show": {"steps": [{"label": "$x$"}, 5], "over": {"a": 1}}}], Study("a", "", {})),
+        (
+            [{"name": "a", "show": {"steps": [{"label": "$x$"}, 5], "over": {"a": 1}}}],
+            Study("a", "", {}),
+        ),
         ([], Study("", "", {})),
     ],
 )
-def test_most_records_that_know_their_study_decide_and_odd_ones_do_no_harm(tmp_path, studies, study):
+def test_most_records_that_know_their_study_decide_and_odd_ones_do_no_harm(
+    tmp_path, studies, study
+):
     assert study_of(tmp_path, [{"study": said} for said in studies] + [{}]) == study
 
 
 def test_study_yaml_goes_before_the_records(tmp_path):
-    (tmp_path / "study.yaml").write_text("name: own\nshow: {steps: [{label: a, precision: [fp32, tf32]}]}")
+    (tmp_path / "study.yaml").write_text(
+        "name: own\nshow: {steps: [{label: a, precision: [fp32, tf32]}]}"
+    )
     study = study_of(tmp_path, [{"study": SAID}])
     assert study == Study("own", "", {"steps": [{"label": "a", "precision": ["fp32", "tf32"]}]})
 
 
 @pytest.mark.parametrize(
-    "text", ["name: a\nshow: {ovr: units}", "show: {steps: [{precision: fp32}]}", "name: <b>", "[]", "a: &a [*a"]
+    "text",
+    [
+        "name: a\nshow: {ovr: units}",
+        "show: {steps: [{precision: fp32}]}",
+        "name: <b>",
+        "[]",
+        "a: &a [*a",
+    ],
 )
 def test_a_wrong_study_yaml_is_refused_in_one_sentence(tmp_path, text):
     (tmp_path / "study.yaml").write_text(text)
@@ -50,7 +71,9 @@ LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 ENDLESS = {
     "aliases": LAUGHS,
-    "merged": LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{k: 1}").replace("&a1 [", "&a1 {<<: [").replace("]", "]"),
+    "merged": LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{k: 1}")
+    .replace("&a1 [", "&a1 {<<: [")
+    .replace("]", "]"),
     "long text": "a: &a " + "x" * 9_999 + "\nb: [" + "*a, " * 9_999 + "]",
     "circle": "a: &a [*a]",
     "itself": "&a {a: *a}",
@@ -71,6 +94,20 @@ def test_yaml_that_repeats_itself_or_is_large_is_refused_at_once(text):
 def test_numbers_are_those_that_people_read():
     texts = "0100", "1:30", "-017", "1:30.5", "0_1"
     assert [plain_yaml(text) for text in texts] == list(texts)
-    assert plain_yaml("[100, 0.1, 0, -5, 1.0e-3, .inf, 0x10, 1_0]") == [100, 0.1, 0, -5, 0.001, math.inf, 16, 10]
-    assert plain_yaml("{a: &a [1], b: *a, c: yes, d: ~}") == {"a": [1], "b": [1], "c": True, "d": None}
+    assert plain_yaml("[100, 0.1, 0, -5, 1.0e-3, .inf, 0x10, 1_0]") == [
+        100,
+        0.1,
+        0,
+        -5,
+        0.001,
+        math.inf,
+        16,
+        10,
+    ]
+    assert plain_yaml("{a: &a [1], b: *a, c: yes, d: ~}") == {
+        "a": [1],
+        "b": [1],
+        "c": True,
+        "d": None,
+    }
     assert plain_yaml("") is None

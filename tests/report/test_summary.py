@@ -62,23 +62,38 @@ def folder(tmp_path_factory):
     folder = above / "logs" / "both"
     place = folder / "everything"
     for name, seconds in {"fp32": 6.0, "tf32": 3.0, "amp_fp16": 3.0, "amp_bf16": 2.9}.items():
-        seeds = [{"seconds": [seconds + 0.1 * seed] * 3, "parameters": {"seed": seed}} for seed in range(3)]
+        seeds = [
+            {"seconds": [seconds + 0.1 * seed] * 3, "parameters": {"seed": seed}}
+            for seed in range(3)
+        ]
         write_all(place, *(made_up.make("cifar_resnet", name, **fields) for fields in seeds))
-    reason = "RuntimeError: <script>alert('x')</script> & <b>bold</b> | $a$ " + "and so on " * 20 + "to the end"
+    reason = (
+        "RuntimeError: <script>alert('x')</script> & <b>bold</b> | $a$ "
+        + "and so on " * 20
+        + "to the end"
+    )
     write_all(place, made_up.make_failed("cifar_resnet", "o2_fp16", "failed", reason))
     write_all(place, made_up.make("cifar_resnet", "o3_fp16", metric=[0.1, 0.1, 0.1]))
-    write_all(place / "old", made_up.make("cifar_resnet", "fp32", finished_at="2025-10-01T00:00:00+00:00"))
+    write_all(
+        place / "old", made_up.make("cifar_resnet", "fp32", finished_at="2025-10-01T00:00:00+00:00")
+    )
     for name, (text, _) in ODD.items():
         (place / name).write_text(text)
     turing = {"device": made_up.TURING, "explained": False}
-    write_all(above / "turing", *(made_up.make("cifar_resnet", name, **turing) for name in ("fp32", "amp_fp16")))
+    write_all(
+        above / "turing",
+        *(made_up.make("cifar_resnet", name, **turing) for name in ("fp32", "amp_fp16")),
+    )
     (above / "turing" / "._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
     shutil.make_archive(str(place / "second"), "zip", above / "turing")
     write_all(above / "other", made_up.make("lstm_language_model", "tf32", parameters={"units": 7}))
     write_all(folder / "unasked", made_up.make("efficientnet_regression", "fp32"))
     with zipfile.ZipFile(above / "theirs.zip", "w") as archive:
         (path,) = (above / "other").glob("*.json")
-        archive.writestr("x.json", path.read_text().replace('"seed": 0', '"seed": 1').replace(path.stem, "theirs"))
+        archive.writestr(
+            "x.json",
+            path.read_text().replace('"seed": 0', '"seed": 1').replace(path.stem, "theirs"),
+        )
     (folder / "logs").mkdir()
     (above / "precious").write_text("mine")
     for name in LINKS:
@@ -100,16 +115,23 @@ def page(folder):
 
 def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, notebook, page):
     (old,) = (folder / "everything" / "old").glob("*.json")
-    left_out = {name: word for name, (_, word) in ODD.items() if word} | {f"old/{old.name}": "copy of"}
+    left_out = {name: word for name, (_, word) in ODD.items() if word} | {
+        f"old/{old.name}": "copy of"
+    }
     text = shown(notebook)
     assert "18 used, 4 left out" in text and "could not be drawn" not in text
     assert all(path in text for path in left_out) and "._record" not in text
     tables = read_tables(folder / "everything")
     reasons = dict(tables.left_out)
-    assert set(reasons) == {*left_out, "foreign.json", "settings.json"} and len(tables.trainings) == 16
+    assert (
+        set(reasons) == {*left_out, "foreign.json", "settings.json"} and len(tables.trainings) == 16
+    )
     assert [path for path, word in left_out.items() if word not in reasons[path]] == []
     rows = pd.read_csv(folder / "trainings.csv", low_memory=False)
-    assert len(rows) == 18 and sum(rows.path.str.startswith("../../other/")) == sum(rows.run_id == "theirs") == 1
+    assert (
+        len(rows) == 18
+        and sum(rows.path.str.startswith("../../other/")) == sum(rows.run_id == "theirs") == 1
+    )
     links = [link["href"] for link in page.all("a") if (link.get("href") or "").endswith(".json")]
     assert len(links) > 5 and all((folder / link).is_file() for link in links)
 
@@ -127,10 +149,17 @@ def test_charts_and_tables_are_saved_small_and_titles_pictures_and_contents_are_
     folder, notebook, page
 ):
     assert {path.stem for path in folder.glob("*.png")} == CHARTS
-    shown_as = [output["data"] | output.get("metadata", {}) for output in outputs_of(notebook) if "data" in output]
+    shown_as = [
+        output["data"] | output.get("metadata", {})
+        for output in outputs_of(notebook)
+        if "data" in output
+    ]
     alts = [output["image/png"]["alt"] for output in shown_as if "image/png" in output]
     assert len(alts) == len(CHARTS) and all(re.search(r"\d", alt) for alt in alts)
-    assert sum(path.stat().st_size for path in [*folder.glob("*.png"), folder / "summary.ipynb"]) < 1_500_000
+    assert (
+        sum(path.stat().st_size for path in [*folder.glob("*.png"), folder / "summary.ipynb"])
+        < 1_500_000
+    )
     assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 6
     first = next(output["text/html"] for output in shown_as if "text/html" in output)
     assert "<h1>" in "".join(first)
@@ -138,15 +167,24 @@ def test_charts_and_tables_are_saved_small_and_titles_pictures_and_contents_are_
     headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
     # the page adds how to read it
     assert len(headings) == len(set(headings)) == len(page.all("h2")) - 1 > 5
-    assert "import os" not in str(page.texts) and "records_dir" not in str(page.texts.get("pre", ""))
+    assert "import os" not in str(page.texts) and "records_dir" not in str(
+        page.texts.get("pre", "")
+    )
     heads = page.all("th")
     assert heads and all(head.get("scope") == "col" for head in heads if head)
     pictures = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
-    assert len(pictures) >= 3 and all(len(text) > 40 and re.search(r"\d", text) for text in pictures)
+    assert len(pictures) >= 3 and all(
+        len(text) > 40 and re.search(r"\d", text) for text in pictures
+    )
     links = [link["href"][1:] for link in page.all("a") if (link.get("href") or "").startswith("#")]
-    assert len(links) >= 5 and set(links) <= {attributes.get("id") for _, attributes in page.elements}
+    assert len(links) >= 5 and set(links) <= {
+        attributes.get("id") for _, attributes in page.elements
+    }
     folded = {one["id"] for one in page.all("details") if one.get("class") == "folded"}
-    assert {"method-hardware-and-records", "how-to-read-it"} <= folded and "all-numbers" not in folded
+    assert {
+        "method-hardware-and-records",
+        "how-to-read-it",
+    } <= folded and "all-numbers" not in folded
 
 
 def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_and_pictures_alone(page):
@@ -155,13 +193,19 @@ def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_and_pict
             value = attributes.get(name) or ""
             assert not value.startswith(("http", "//")) or tag == "a", (tag, name, value[:80])
     assert "url(" not in page.texts["style"] and "@import" not in page.texts["style"]
-    (policy,) = [one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        one["content"]
+        for one in page.all("meta")
+        if one.get("http-equiv") == "Content-Security-Policy"
+    ]
     script = page.source.partition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert allowed["script-src"] == f"'sha256-{digest}'"
     assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
-    assert len(page.all("script")) == 1 and all(one["src"].startswith("data:") for one in page.all("img"))
+    assert len(page.all("script")) == 1 and all(
+        one["src"].startswith("data:") for one in page.all("img")
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,5 +105,7 @@ def write_gpt(folder, door, **entry):
     """Write the notebook, through one of DOORS, and a studies file with the one study `own`; return that file."""
     write_notebook(folder / "gpt.ipynb", PARAMETERS, *DOORS[door], before=IMPORTS)
     runs = [{"notebook": "gpt", "cpu": {"max_steps": 2}, **entry}]
-    (folder / "studies.yaml").write_text(yaml.safe_dump({"own": {"description": "A small GPT.", "runs": runs}}))
+    (folder / "studies.yaml").write_text(
+        yaml.safe_dump({"own": {"description": "A small GPT.", "runs": runs}})
+    )
     return folder / "studies.yaml"

@@ -8,7 +8,17 @@ import types
 from unittest.mock import Mock
 
 import pytest
-from tiny_suite import LIGHT, call, entry, main, read_records, records_of, survivors, write_notebook, write_suite
+from tiny_suite import (
+    LIGHT,
+    call,
+    entry,
+    main,
+    read_records,
+    records_of,
+    survivors,
+    write_notebook,
+    write_suite,
+)
 
 from mixed_precision_study.parameters import assignments
 from mixed_precision_study.runner import cli, execute, folder
@@ -32,7 +42,9 @@ def suite(tmp_path_factory):
     return write_suite(place, STUDIES)
 
 
-def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(suite, tmp_path, capsys, monkeypatch):
+def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(
+    suite, tmp_path, capsys, monkeypatch
+):
     """Its runs end well, fail, and fail after their record. A dry run names what is not finished."""
     # papermill puts parameters into braces, nbconvert looks for patterns
     output = suite / "mixed {ends} [1]"
@@ -47,7 +59,13 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
     settings = {one["run_id"]: one["settings"] for one in records}
     assert {one["study"]["name"] for one in records} == {"mix"}
     found = sorted(
-        (settings[one["run_id"]]["mode"], one["status"], one["precision"], settings[one["run_id"]]["lr"], "mix")
+        (
+            settings[one["run_id"]]["mode"],
+            one["status"],
+            one["precision"],
+            settings[one["run_id"]]["lr"],
+            "mix",
+        )
         for one in records
     )
     assert found == [
@@ -73,7 +91,11 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
         assert capsys.readouterr().out.count("tiny-tiny-auto") == count
     assert times() == before and not (tmp_path / "nowhere").exists()
     assert main(suite, "mix", "--output-dir", output) == 1  # what failed is still failed
-    assert not [path for path, time in times().items() if path.name.startswith("tiny-") and time != before[path]]
+    assert not [
+        path
+        for path, time in times().items()
+        if path.name.startswith("tiny-") and time != before[path]
+    ]
 
 
 def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
@@ -83,7 +105,9 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
     data.mkdir()
     statuses = []
     for option, status in (((), 1), ((), 1), (("--retry-failed",), 0), (("--fresh",), 0)):
-        assert main(suite, "flaky", "--output-dir", output, "-p", "data_dir", data, *option) == status
+        assert (
+            main(suite, "flaky", "--output-dir", output, "-p", "data_dir", data, *option) == status
+        )
         statuses.append(records_of(output)["flaky"]["status"])
         (data / "mended").touch()
     assert statuses == ["failed", "failed", "ok", "ok"]
@@ -92,9 +116,12 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("source", "drawn"), [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)]
+    ("source", "drawn"),
+    [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
 )
-def test_a_report_is_drawn_and_one_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
+def test_a_report_is_drawn_and_one_that_hangs_or_breaks_is_stopped(
+    tmp_path, monkeypatch, source, drawn
+):
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.1 if "sleep" in source else 3600)
     (tmp_path / "logs").mkdir()
     write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', source)
@@ -122,7 +149,9 @@ WRONG = {  # each gets one sentence that names what is wrong, and nothing is wri
 }
 
 
-@pytest.mark.parametrize("named, words", WRONG.items(), ids=[" ".join(words)[:50] for words in WRONG.values()])
+@pytest.mark.parametrize(
+    "named, words", WRONG.items(), ids=[" ".join(words)[:50] for words in WRONG.values()]
+)
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
@@ -132,7 +161,9 @@ def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, cap
     for name in ("absent", "untagged", "deep"):
         (tmp_path / f"{name}.yaml").write_text(f"one: {{runs: [{{notebook: {name}, cpu: {{}}}}]}}")
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
-    (tmp_path / "untagged.ipynb").write_text((suite / "tiny.ipynb").read_text().replace("parameters", "words"))
+    (tmp_path / "untagged.ipynb").write_text(
+        (suite / "tiny.ipynb").read_text().replace("parameters", "words")
+    )
     before = sorted(tmp_path.rglob("*"))
     assert main(suite, "--output-dir", "new/out", *words) == 2
     said = capsys.readouterr()
@@ -141,20 +172,40 @@ def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_pytorch(capsys, monkeypatch, tmp_path):
+def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_pytorch(
+    capsys, monkeypatch, tmp_path
+):
     """With the notebooks of the suite, in seconds that leave no room for it; timm would load PyTorch."""
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     for name in ("torch", "papermill"):
         monkeypatch.setitem(sys.modules, name, None)  # an import fails
     for words, names in ((["--dry-run"], {"quick"}), (["ladder", "--list"], {"ladder"})):
         assert cli.main(["--gpus", "none", *words]) == 0
-        said = {line.split()[0].rstrip(":") for line in capsys.readouterr().out.splitlines() if line[0] != " "}
+        said = {
+            line.split()[0].rstrip(":")
+            for line in capsys.readouterr().out.splitlines()
+            if line[0] != " "
+        }
         assert said & set(cli.load_studies(cli.STUDIES_FILE)) == names
     assert cli.main(["--parameters", "cifar_resnet.ipynb"]) == 0
     said = capsys.readouterr().out
     declared, _ = parameters_of(cli.STUDIES_FILE.with_name("cifar_resnet.ipynb"))
     assert set(assignments(said)) == set(declared.model_fields)
-    assert cli.main(["quick/cifar_resnet", "--gpus", "none", "--output-dir", "out", "-p", "model", "resnt18"]) == 2
+    assert (
+        cli.main(
+            [
+                "quick/cifar_resnet",
+                "--gpus",
+                "none",
+                "--output-dir",
+                "out",
+                "-p",
+                "model",
+                "resnt18",
+            ]
+        )
+        == 2
+    )
     assert "resnet18" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
@@ -166,7 +217,9 @@ def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
     assert main(suite, "one", "--dry-run", "-p", "csv_path", "my.csv") == 0
 
 
-def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(suite, tmp_path, capsys, monkeypatch):
+def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(
+    suite, tmp_path, capsys, monkeypatch
+):
     """Its lock is another user's, the file system knows none, another run_all.py holds it, or it is a mount point."""
     for name in ("flaky", "one"):
         (tmp_path / name / "logs").mkdir(parents=True)
@@ -174,7 +227,9 @@ def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(suite, tmp_path
     words = ("flaky", "one", "--output-dir", tmp_path, "--fresh")
     with folder.held(tmp_path / "one"):
         assert main(suite, *words) == 2
-    monkeypatch.setattr(folder.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy")))
+    monkeypatch.setattr(
+        folder.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy"))
+    )
     assert main(suite, *words) == 1
     for error in (PermissionError(13, "Permission denied"), NotImplementedError("no flock")):
         monkeypatch.setattr(folder.FileLock, "acquire", Mock(side_effect=error))

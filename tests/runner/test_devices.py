@@ -13,14 +13,30 @@ from mixed_precision_study.runner.devices import choose_devices, visible_gpus
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    names = {"nvmlDeviceGetName": lambda index: "Made-up", "nvmlDeviceGetUUID": lambda index: f"GPU-{index}{index}-abc"}
-    fake_nvml(monkeypatch, nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetHandleByIndex=lambda index: index, **names)
+    names = {
+        "nvmlDeviceGetName": lambda index: "Made-up",
+        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}{index}-abc",
+    }
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        **names,
+    )
 
 
 @pytest.mark.parametrize(
     "setting, seen",
     [
-        *((None, [0, 1]), ("1", [1]), ("1,0", [1, 0]), ("GPU-11", [1]), ("", []), ("-1", []), ("0,7,1", [0])),
+        *(
+            (None, [0, 1]),
+            ("1", [1]),
+            ("1,0", [1, 0]),
+            ("GPU-11", [1]),
+            ("", []),
+            ("-1", []),
+            ("0,7,1", [0]),
+        ),
         ("MIG-x/1/0", ["MIG-x/1/0"]),
     ],
 )
@@ -31,7 +47,9 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
     assert [gpu.visible for gpu in visible_gpus()] == expected
 
 
-@pytest.mark.parametrize(("gpus", "jobs", "named"), [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")])
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "named"), [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
+)
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
     with pytest.raises(UserError, match=named):
         choose_devices(gpus, jobs)
@@ -50,9 +68,13 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
     ("cuda", "driver", "usable"),
     [("'12.6'", 12, True), ("'13.2'", 12, False), ("'13.2'", None, True), ("None", 13, False)],
 )
-def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(monkeypatch, tmp_path, cuda, driver, usable):
+def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(
+    monkeypatch, tmp_path, cuda, driver, usable
+):
     monkeypatch.setattr(devices.nvml, "cuda_of_driver", lambda: driver)
-    (tmp_path / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {cuda}\n")
+    (tmp_path / "version.py").write_text(
+        f"from typing import Optional\ncuda: Optional[str] = {cuda}\n"
+    )
     found = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(devices, "find_spec", lambda name: found)
     if usable:

@@ -51,7 +51,10 @@ ENDS = {  # {mode: (status, part of the reason, or None)}
     "stall": ("timeout", "step 30/40"),
 }
 STUDIES = {
-    "ends": [*(entry(mode) for mode in list(ENDS)[:-3]), entry("half", precisions="fp32, amp_bf16")],
+    "ends": [
+        *(entry(mode) for mode in list(ENDS)[:-3]),
+        entry("half", precisions="fp32, amp_bf16"),
+    ],
     **{mode: [entry(mode)] for mode in list(ENDS)[-3:]},
     "wait": [entry("second", precisions="fp32, amp_bf16"), entry("explain", seed=1), entry(seed=2)],
     "places": [entry(seed=seed) for seed in range(4)],
@@ -75,7 +78,9 @@ def light(monkeypatch):
 
 
 def write_times(folder):
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("tiny-*.json") if path.is_file()}
+    return {
+        path.name: path.stat().st_mtime_ns for path in folder.glob("tiny-*.json") if path.is_file()
+    }
 
 
 def trainings(folder):
@@ -87,7 +92,9 @@ def assert_whole(folder, count):
     for path in filter(Path.is_file, folder.glob("*.ipynb")):
         nbformat.read(path, 4)
     assert not list(folder.rglob("*.half-written"))
-    assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [("ok", None)] * count
+    assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [
+        ("ok", None)
+    ] * count
 
 
 def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
@@ -96,7 +103,9 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     # as `ipython kernel install` of another Python leaves it
     spec = tmp_path / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
-    spec.write_text(json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"}))
+    spec.write_text(
+        json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"})
+    )
     (tmp_path / "events").write_text("low 0\noom_kill 0\n")
     # the first kernel ends at once
     (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")
@@ -116,12 +125,18 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     for mode, (status, reason) in ENDS.items():
         record = found[mode]
         assert record["status"] == status, mode
-        assert (reason or "") in (record["reason"] or "") and bool(reason) == bool(record["reason"]), mode
+        assert (reason or "") in (record["reason"] or "") and bool(reason) == bool(
+            record["reason"]
+        ), mode
         assert (output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
         if status != "ok":
             assert (record["device_type"], len(record["code_hash"])) == ("cpu", 12)
             assert record["study"]["name"] in STUDIES
-    half = {one["precision"]: one["status"] for one in read_records(output) if one["settings"]["mode"] == "half"}
+    half = {
+        one["precision"]: one["status"]
+        for one in read_records(output)
+        if one["settings"]["mode"] == "half"
+    }
     assert half == {"fp32": "ok", "amp_bf16": "killed"}  # what was measured stays
     assert found["late"]["profile_reason"] == "RuntimeError: the chart broke"
     # while it ran
@@ -132,10 +147,15 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     paths["silent"].write_text(paths["late"].read_text())  # the record of another run
     paths["stop"].write_text(paths["stop"].read_text().replace('"seed": 0', '"seed": "zero"'))
     assert main(suite, "ends", *words, "--jobs", 2) == 1
-    after, spoilt = write_times(output), {paths[mode].name for mode in ("ok", "fail", "silent", "stop")}
+    after, spoilt = (
+        write_times(output),
+        {paths[mode].name for mode in ("ok", "fail", "silent", "stop")},
+    )
     assert {name for name in after if after[name] != before[name]} == spoilt
     assert trainings(output) == 4
-    assert [record["status"] for record in records_of(output).values()] == [one["status"] for one in found.values()]
+    assert [record["status"] for record in records_of(output).values()] == [
+        one["status"] for one in found.values()
+    ]
     times = json.loads((output / "logs" / "batch.json").read_text())["run_seconds"]
     # how long a failure took says nothing
     assert paths["ok"].stem in times and paths["fail"].stem not in times
@@ -168,13 +188,18 @@ def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, late):
     said = [path.read_text() for path in (tmp_path / "out").glob("tiny-*.ipynb")]
     assert late or ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
     (record,) = read_records(tmp_path / "out")
-    assert (record["status"], done.returncode) == (("timeout", 1) if late else ("ok", 0)), done.stdout
+    assert (record["status"], done.returncode) == (("timeout", 1) if late else ("ok", 0)), (
+        done.stdout
+    )
 
 
 @pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
 def test_a_foreign_environment_that_names_the_folder_stops_no_start(suite, tmp_path, given):
     variables = {"FOLDER": str(tmp_path / "out"), **given}
-    environment = {**os.environ, **{f"MIXED_PRECISION_{name}": one for name, one in variables.items()}}
+    environment = {
+        **os.environ,
+        **{f"MIXED_PRECISION_{name}": one for name, one in variables.items()},
+    }
     with subprocess.Popen(["sleep", "60"], env=environment) as foreign:
         try:
             with held(tmp_path / "out"):
@@ -191,8 +216,24 @@ def started(suite, data, light=True):
 
     The other has its record and explains it. A third has not begun.
     """
-    words = command(suite, "wait", "--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data, light=light)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    words = command(
+        suite,
+        "wait",
+        "--output-dir",
+        data / "out",
+        "--jobs",
+        2,
+        "-p",
+        "data_dir",
+        data,
+        light=light,
+    )
+    pipes = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
     # the tests may run under nohup
     pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(words, **pipes) as runner:
@@ -266,7 +307,10 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
     with started(suite, tmp_path) as (runner, output):
         for words in ((), ("--fresh",)):
             refused = call(suite, "wait", "--output-dir", output, *words)
-            assert (refused.returncode, refused.stderr.count("\n")) == (2, 1) and "in use" in refused.stderr
+            assert (refused.returncode, refused.stderr.count("\n")) == (
+                2,
+                1,
+            ) and "in use" in refused.stderr
         # whoever can open it can hold it
         assert (output / "logs" / ".lock").stat().st_mode & 0o777 == 0o600
         shutil.copytree(output, tmp_path / "copy")
@@ -305,7 +349,12 @@ def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite
     (output / "logs").mkdir(parents=True)
     for path in (runs[0].record_paths["fp32"], runs[0].executed, runs[0].log_path):
         os.mkfifo(path)
-    for path in (runs[1].record_paths["fp32"], runs[1].executed, runs[1].log_path, output / "logs" / "batch.log"):
+    for path in (
+        runs[1].record_paths["fp32"],
+        runs[1].executed,
+        runs[1].log_path,
+        output / "logs" / "batch.log",
+    ):
         path.symlink_to(precious)
     runs[2].record_paths["fp32"].symlink_to("/dev/zero")
     runs[3].executed.mkdir()
@@ -348,13 +397,29 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path, disk):
 def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path):
     """The notebook is edited, then half saved, then a module of the package is edited."""
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(execute.ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored)
+    shutil.copytree(
+        execute.ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored
+    )
     notebook = write_suite(tmp_path, STUDIES) / "tiny.ipynb"
     text, output = notebook.read_text().replace("1234.0", "5678.0"), tmp_path / "out"
     module = tmp_path / "mixed_precision_study/store/files.py"
-    words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path, light=True, root=tmp_path)
+    words = command(
+        tmp_path,
+        "edited",
+        "--output-dir",
+        output,
+        "-p",
+        "data_dir",
+        tmp_path,
+        light=True,
+        root=tmp_path,
+    )
     edited = []
-    for path, content in ((notebook, text), (notebook, text[:200]), (module, f"{module.read_text()}\nedited = True\n")):
+    for path, content in (
+        (notebook, text),
+        (notebook, text[:200]),
+        (module, f"{module.read_text()}\nedited = True\n"),
+    ):
         with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as runner:
             wait_for(lambda: [*tmp_path.glob("begun-*")])
             path.write_text(content)
@@ -383,14 +448,18 @@ def gpus(monkeypatch, tmp_path):
         return types.SimpleNamespace(used=2**20)
 
     def place(count):
-        devices = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(count)]
+        devices = [
+            Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(count)
+        ]
         monkeypatch.setattr(cli, "choose_devices", lambda *words: devices)
 
     fake_nvml(monkeypatch, nvmlDeviceGetHandleByUUID=str, nvmlDeviceGetMemoryInfo=memory)
     return place
 
 
-def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(suite, tmp_path, gpus, light):
+def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(
+    suite, tmp_path, gpus, light
+):
     gpus(2)
     words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     assert main(suite, "one_gpu", *words) == 1
@@ -411,12 +480,16 @@ def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(
         (3, (0, 1), "ok", ["ok"] * 4),  # what waited for a GPU that is lost goes to another
     ],
 )
-def test_without_a_gpu_the_rest_waits(suite, tmp_path, gpus, light, capsys, count, gone, mode, ends):
+def test_without_a_gpu_the_rest_waits(
+    suite, tmp_path, gpus, light, capsys, count, gone, mode, ends
+):
     """A ratio is said as soon as it is known."""
     gpus(count)
     for number in gone:
         (tmp_path / f"lost-GPU-{number}").touch()
     words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path, "-p", "mode", mode)
-    assert main(suite, "gpu", *words, "-p", "precisions", "fp32, tf32") == (0 if len(ends) == 4 else 1)
+    assert main(suite, "gpu", *words, "-p", "precisions", "fp32, tf32") == (
+        0 if len(ends) == 4 else 1
+    )
     assert [record["status"] for record in read_records(tmp_path / "out")] == ends
     assert ("tf32 1.00x (n = 1)" in capsys.readouterr().out) == ("ok" in ends)

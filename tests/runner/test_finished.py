@@ -23,7 +23,9 @@ GPUS = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in
 def one_run(tmp_path):
     """The only run of a study."""
     (tmp_path / "suite").mkdir()
-    (((run,),), _) = plan({"runs": [entry()]}, write_suite(tmp_path / "suite", {}), tmp_path, {}, on_gpu=False)
+    (((run,),), _) = plan(
+        {"runs": [entry()]}, write_suite(tmp_path / "suite", {}), tmp_path, {}, on_gpu=False
+    )
     return run
 
 
@@ -62,7 +64,9 @@ def test_runs_on_other_data_are_made_again(tmp_path):
     """Once there are files in place of made-up data, or other files; not where they are gone."""
     notebooks = write_suite(tmp_path, {})
     study = {"runs": [entry(dataset="folder")]}
-    ((run,),), _ = plan(study, notebooks, tmp_path, parse_overrides([("data_dir", str(tmp_path / "pets"))]), False)
+    ((run,),), _ = plan(
+        study, notebooks, tmp_path, parse_overrides([("data_dir", str(tmp_path / "pets"))]), False
+    )
     write_run(run, synthetic=True)  # there was no file
     set_aside_records([[run]])
     assert unfinished([run]) == []
@@ -88,12 +92,20 @@ def test_runs_on_other_data_are_made_again(tmp_path):
 @pytest.mark.parametrize(
     ("devices", "uuid", "whole"), [(GPUS[:1], "0", False), (GPUS[:1], "9", True), (GPUS, "0", True)]
 )
-def test_a_repetition_that_may_have_begun_on_another_gpu_is_made_again_whole(tmp_path, devices, uuid, whole):
-    entry = {"notebook": "cifar_resnet", "parameters": {"precisions": ["fp32", "tf32"]}, "repeats": 2}
+def test_a_repetition_that_may_have_begun_on_another_gpu_is_made_again_whole(
+    tmp_path, devices, uuid, whole
+):
+    entry = {
+        "notebook": "cifar_resnet",
+        "parameters": {"precisions": ["fp32", "tf32"]},
+        "repeats": 2,
+    }
     ((*made, begun, missing),), _ = plan({"runs": [entry]}, NOTEBOOKS, tmp_path, {}, on_gpu=True)
     for run in (*made, begun):
         write_run(run, gpu_uuid=uuid)
-    assert unfinished([*made, begun, missing], devices) == ([begun, missing] if whole else [missing])
+    assert unfinished([*made, begun, missing], devices) == (
+        [begun, missing] if whole else [missing]
+    )
     write_run(missing, gpu_uuid="8")
     assert unfinished([*made, begun, missing], devices) == []
 

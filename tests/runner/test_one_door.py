@@ -18,10 +18,23 @@ PACKAGE = ROOT / "mixed_precision_study"
 
 def run_all(folder, *words):
     """Run the study of a folder outside the clone, as a person types it, and return what became of it."""
-    command = [sys.executable, ROOT / "run_all.py", "--studies", folder / "studies.yaml", "--gpus", "none"]
+    command = [
+        sys.executable,
+        ROOT / "run_all.py",
+        "--studies",
+        folder / "studies.yaml",
+        "--gpus",
+        "none",
+    ]
     command += ["--jobs", "1", "--output-dir", folder / "out", *words]
     return subprocess.run(
-        [*map(str, command)], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False
+        [*map(str, command)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
 
 
@@ -37,8 +50,13 @@ def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     done = run_all(tmp_path, "own", "-p", "layers", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     found = records_in(tmp_path)
-    assert sorted((one.precision, one.status) for one in found.values()) == [("amp_bf16", "ok"), ("fp32", "ok")]
-    assert {(one.settings["layers"], one.settings["width"], one.notebook) for one in found.values()} == {(3, 32, "gpt")}
+    assert sorted((one.precision, one.status) for one in found.values()) == [
+        ("amp_bf16", "ok"),
+        ("fp32", "ok"),
+    ]
+    assert {
+        (one.settings["layers"], one.settings["width"], one.notebook) for one in found.values()
+    } == {(3, 32, "gpt")}
     assert sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py")) == before
     again = run_all(tmp_path, "own", "-p", "layers", "3")
     assert "2 are finished already" in again.stdout and records_in(tmp_path).keys() == found.keys()
@@ -64,7 +82,11 @@ def test_your_model_runs_under_run_all(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = (tmp_path / "out").glob("your_model-*.json")
     record = records.load(path)
-    assert (record.status, record.settings["model"], record.settings["batch_size"]) == ("ok", "vit_tiny", 64)
+    assert (record.status, record.settings["model"], record.settings["batch_size"]) == (
+        "ok",
+        "vit_tiny",
+        64,
+    )
 
 
 def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch):
@@ -73,7 +95,9 @@ def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch)
     for digits in ("11111111", "22222222"):
         monkeypatch.setattr(records, "digest_of", lambda *_, digits=digits: digits)
         (((run,),), _) = plan(study, NOTEBOOKS, tmp_path, {}, on_gpu=False)
-        monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)}))
+        monkeypatch.setenv(
+            PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)})
+        )
         made = records.new_record("cifar_resnet", run.parameters | {"num_workers": 9}, "fp32", {})
         assert run.run_ids == {"fp32": made.run_id} and made.run_id.endswith(digits)
         found.add(made.run_id)
@@ -83,8 +107,12 @@ def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch)
 def test_a_value_that_the_notebook_has_fixed_is_no_other_run(tmp_path, monkeypatch):
     """What the cell does not assign, the notebook may pass; the record then holds what was trained."""
     write_gpt(tmp_path, "compare")
-    (((run,),), _) = plan({"runs": [{"notebook": "gpt", "cpu": {}}]}, tmp_path, tmp_path, {}, on_gpu=False)
+    (((run,),), _) = plan(
+        {"runs": [{"notebook": "gpt", "cpu": {}}]}, tmp_path, tmp_path, {}, on_gpu=False
+    )
     assert "scaler" not in run.given and run.parameters["scaler"] == "pytorch"
-    monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)}))
+    monkeypatch.setenv(
+        PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)})
+    )
     made = records.new_record("gpt", run.parameters | {"scaler": "device"}, "fp32", {})
     assert made.run_id == run.run_ids["fp32"] and made.settings["scaler"] == "device"

@@ -24,18 +24,29 @@ def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS):
 @pytest.mark.parametrize(("pairs", "repeats"), [([], 1), ([("repeats", "2")], 2)])
 def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path, pairs, repeats):
     comparisons = planned(tmp_path, "quick", *pairs, on_gpu=repeats == 1)
-    assert [[run.parameters["repeat"] for run in runs] for runs in comparisons] == [[*range(repeats)]] * 3
+    assert [[run.parameters["repeat"] for run in runs] for runs in comparisons] == [
+        [*range(repeats)]
+    ] * 3
     for run in itertools.chain(*comparisons):
         assert len(run.record_paths) == 4 and list(run.record_paths) == run.parameters["precisions"]
         for precision, path in run.record_paths.items():
-            assert path == tmp_path / f"{run_id_of(run.notebook.stem, run.parameters, precision)}.json"
+            assert (
+                path == tmp_path / f"{run_id_of(run.notebook.stem, run.parameters, precision)}.json"
+            )
 
 
-@pytest.mark.parametrize(("study", "pairs", "repeats"), [("reference", [], 4), ("quick", [("repeats", "5")], 5)])
+@pytest.mark.parametrize(
+    ("study", "pairs", "repeats"), [("reference", [], 4), ("quick", [("repeats", "5")], 5)]
+)
 def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, study, pairs, repeats):
     for runs in planned(tmp_path, study, *pairs):
-        assert [(run.order, len(run.run_ids)) for run in runs] == [(place, 1) for place in range(len(runs))]
-        blocks = [list(block) for _, block in itertools.groupby(runs, lambda run: run.parameters["repeat"])]
+        assert [(run.order, len(run.run_ids)) for run in runs] == [
+            (place, 1) for place in range(len(runs))
+        ]
+        blocks = [
+            list(block)
+            for _, block in itertools.groupby(runs, lambda run: run.parameters["repeat"])
+        ]
         assert [block[0].parameters["repeat"] for block in blocks] == list(range(repeats))
         # made alone
         assert blocks[-1] in planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))
@@ -46,17 +57,29 @@ def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
     comparisons = planned(tmp_path, "ladder")
     assert {runs[0].notebook.stem for runs in comparisons} == set(EXPERIMENTS)
     for runs in comparisons:
-        blocks = [[run for run in runs if run.parameters["repeat"] == number] for number in range(4)]
-        kinds = [{(run.parameters["precisions"][0], run.parameters["execution"]) for run in block} for block in blocks]
+        blocks = [
+            [run for run in runs if run.parameters["repeat"] == number] for number in range(4)
+        ]
+        kinds = [
+            {(run.parameters["precisions"][0], run.parameters["execution"]) for run in block}
+            for block in blocks
+        ]
         assert kinds[0] == kinds[1] == kinds[3] and len(kinds[0]) >= 5
         assert runs == sorted(runs, key=lambda run: run.parameters["repeat"])
 
 
 def test_swept_seeds_are_numbered_and_entries_that_overlap_are_run_once(tmp_path):
-    one = {"notebook": "cifar_resnet", "parameters": {"precisions": "fp32, tf32"}, "sweep": {"seed": [0, 7]}}
+    one = {
+        "notebook": "cifar_resnet",
+        "parameters": {"precisions": "fp32, tf32"},
+        "sweep": {"seed": [0, 7]},
+    }
     more = {**one, "parameters": {"precisions": ["tf32", "amp_fp16"], "lr": "1e-1"}}
     runs = [run for runs in planned(tmp_path, {"runs": [one, more]}) for run in runs]
-    found = [(run.parameters["seed"], run.parameters["repeat"], run.parameters["precisions"]) for run in runs]
+    found = [
+        (run.parameters["seed"], run.parameters["repeat"], run.parameters["precisions"])
+        for run in runs
+    ]
     assert sorted(found) == [
         *[(0, 0, ["amp_fp16"]), (0, 0, ["fp32", "tf32"])],
         *[(7, 1, ["amp_fp16"]), (7, 1, ["fp32", "tf32"])],
@@ -69,7 +92,11 @@ def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tm
     folder = write_suite(tmp_path, {"tiny": [entry()]})
     study = {"runs": [entry(lr="1e-2", batch_size="max", loss_scale=8)]}
     ((run,),) = planned(tmp_path, study, on_gpu=False, notebooks=folder)
-    assert [run.parameters[name] for name in ("lr", "batch_size", "loss_scale")] == [0.01, "max", 8.0]
+    assert [run.parameters[name] for name in ("lr", "batch_size", "loss_scale")] == [
+        0.01,
+        "max",
+        8.0,
+    ]
     # its own, and common ones
     assert run.parameters.items() > {"mode": "ok", "epochs": 3, "repeat": 0}.items()
     for wrong in ({"lr": "x"}, {"channels_last": 1}, {"mode": 3}, {"moed": "ok"}):
@@ -80,7 +107,9 @@ def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tm
     assert set(run.given) == {*parameters_of(folder / "tiny.ipynb")[1], "repeat"}
 
 
-@pytest.mark.parametrize("source", ["for x in y: pass", "model = 1 +", "model = f()", "%time\nlr = 1"])
+@pytest.mark.parametrize(
+    "source", ["for x in y: pass", "model = 1 +", "model = f()", "%time\nlr = 1"]
+)
 def test_a_notebook_without_plain_parameters_stops(tmp_path, source):
     write_notebook(tmp_path / "own.ipynb", source)
     with pytest.raises(UserError, match="own"):
@@ -107,12 +136,16 @@ def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
     ],
 )
 def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
-    check_overrides([STUDIES["quick"]], NOTEBOOKS, {"bptt": 5, "repeats": 2, "lstm_language_model.bptt": 5})
+    check_overrides(
+        [STUDIES["quick"]], NOTEBOOKS, {"bptt": 5, "repeats": 2, "lstm_language_model.bptt": 5}
+    )
     with pytest.raises(UserError, match=said):
         check_overrides([STUDIES["quick"]], NOTEBOOKS, {name: 1})
 
 
-@pytest.mark.parametrize("pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")])
+@pytest.mark.parametrize(
+    "pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")]
+)
 def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(tmp_path, pair):
     with pytest.raises(UserError, match=f"{pair[0]} is "):
         planned(tmp_path, "quick", pair)

@@ -16,7 +16,11 @@ ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
 
 WAITING = [entry("wait", seed=seed) for seed in range(3)]
-STUDIES = {"ends": [entry(precisions=["fp32", "tf32"]), entry("fail")], "wait": WAITING, "two": WAITING[:2]}
+STUDIES = {
+    "ends": [entry(precisions=["fp32", "tf32"]), entry("fail")],
+    "wait": WAITING,
+    "two": WAITING[:2],
+}
 NODE = {"object_store_memory": 80 * 2**20}
 # A node of Ray aborts where its agent takes more than 15 s to import Ray. Most of that is a grammar, which jsonschema
 # builds where rfc3987_syntax is installed (with jupyter), and nobody here needs. Two other processes are left out, too.
@@ -51,11 +55,20 @@ def cluster():
         folder = Path(name)  # its path is short, because those of sockets must be
         for module, text in MADE_UP.items():
             (folder / f"{module}.py").write_text(text)
-        settings = {"AUTH_MODE": "token", "AUTH_TOKEN": secrets.token_hex(), "TMPDIR": name, "USAGE_STATS_ENABLED": "0"}
+        settings = {
+            "AUTH_MODE": "token",
+            "AUTH_TOKEN": secrets.token_hex(),
+            "TMPDIR": name,
+            "USAGE_STATS_ENABLED": "0",
+        }
         settings |= {"health_check_period_ms": "1000", "health_check_failure_threshold": "2"}
         for setting, text in settings.items():
             patch.setenv(f"RAY_{setting}", text)
-        for setting, text in {"PYTHONPATH": name, "TMPDIR": name, "MIXED_PRECISION_DATA": f"{name}/data"}.items():
+        for setting, text in {
+            "PYTHONPATH": name,
+            "TMPDIR": name,
+            "MIXED_PRECISION_DATA": f"{name}/data",
+        }.items():
             patch.setenv(setting, text)
         (folder / "data").mkdir()
         (folder / "ray").mkdir()
@@ -63,7 +76,11 @@ def cluster():
         head = {**NODE, **LEAN, "num_cpus": 2, "num_gpus": 2, "temp_dir": f"{name}/t"}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
-            yield cluster, cluster.add_node(**NODE, include_log_monitor=False, num_cpus=1, num_gpus=0), folder
+            yield (
+                cluster,
+                cluster.add_node(**NODE, include_log_monitor=False, num_cpus=1, num_gpus=0),
+                folder,
+            )
         finally:
             cluster.shutdown()
     ray._raylet.Config.initialize("")
@@ -76,10 +93,23 @@ def waiting(suite, study, cluster, runs, output, *words):
     for path in (folder / "data").iterdir():
         path.unlink()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    words = ("--ray", there.address, "-p", "data_dir", folder / "none", "--output-dir", output, *words)
+    words = (
+        "--ray",
+        there.address,
+        "-p",
+        "data_dir",
+        folder / "none",
+        "--output-dir",
+        output,
+        *words,
+    )
     with subprocess.Popen(command(suite, study, *words), **pipes) as runner:
         try:
-            wait_for(lambda: len([*(folder / "data").glob("begun-*")]) == runs or runner.poll() is not None)
+            wait_for(
+                lambda: (
+                    len([*(folder / "data").glob("begun-*")]) == runs or runner.poll() is not None
+                )
+            )
             yield runner
             assert not survivors(folder)
             assert not list(folder.glob("ray-*"))
@@ -99,7 +129,11 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
         assert different <= {"started_at", "finished_at", "output_dir"}
         assert record["settings"]["output_dir"] == str(there)
     for kind in ("*.ipynb", "logs/tiny*.log"):
-        assert {path.name for path in here.glob(kind)} == {path.name for path in there.glob(kind)} != set()
+        assert (
+            {path.name for path in here.glob(kind)}
+            == {path.name for path in there.glob(kind)}
+            != set()
+        )
     assert not list(cluster[2].glob("ray-*"))
 
 
@@ -126,9 +160,15 @@ def test_cluster_that_cannot_be_used_is_one_sentence(suite, tmp_path, cluster, m
     monkeypatch.setenv("HOME", str(tmp_path))  # without a token
     token = os.environ["RAY_AUTH_TOKEN"]
     monkeypatch.delenv("RAY_AUTH_TOKEN")
-    for place, given in (("127.0.0.1:1", token), (cluster[0].address, "0" * 64), (cluster[0].address, None)):
+    for place, given in (
+        ("127.0.0.1:1", token),
+        (cluster[0].address, "0" * 64),
+        (cluster[0].address, None),
+    ):
         environment = os.environ | ({"RAY_AUTH_TOKEN": given} if given else {})
-        done = call(suite, "ends", "--output-dir", tmp_path / "out", "--ray", place, env=environment)
+        done = call(
+            suite, "ends", "--output-dir", tmp_path / "out", "--ray", place, env=environment
+        )
         assert done.returncode == 2, done.stderr
         assert done.stderr.count("\n") == 1 and f"--ray {place} " in done.stderr
         assert not (tmp_path / "out").exists()
@@ -137,7 +177,9 @@ def test_cluster_that_cannot_be_used_is_one_sentence(suite, tmp_path, cluster, m
 def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):
     """Ray is replaced, so that its task looks at this process, in which no token is asked for."""
     monkeypatch.setattr(ray, "init", lambda *words, **options: None)
-    monkeypatch.setattr(ray, "remote", lambda **options: lambda task: types.SimpleNamespace(remote=task))
+    monkeypatch.setattr(
+        ray, "remote", lambda **options: lambda task: types.SimpleNamespace(remote=task)
+    )
     monkeypatch.setattr(ray, "get", lambda answer: answer)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     ray._raylet.Config.initialize("")
@@ -152,19 +194,37 @@ def test_dead_worker_and_dead_node_cost_only_their_repetitions(suite, tmp_path, 
     with waiting(suite, "wait", cluster, 3, tmp_path) as runner:
         raylet = there.head_node.all_processes["raylet"][0].process.pid
         for worker in psutil.Process(raylet).children():
-            if any("ipykernel_launcher" in below.cmdline() for below in worker.children(recursive=True)):
+            if any(
+                "ipykernel_launcher" in below.cmdline() for below in worker.children(recursive=True)
+            ):
                 worker.kill()
                 break
         there.remove_node(other, allow_graceful=False)
-        wait_for(lambda: len([one for one in read_records(tmp_path) if one["status"] == "killed"]) == 2, 120)
+        wait_for(
+            lambda: len([one for one in read_records(tmp_path) if one["status"] == "killed"]) == 2,
+            120,
+        )
         (folder / "data" / "go").touch()
         said, _ = runner.communicate(timeout=120)
         wait_for(lambda: not survivors(folder), 10)
         for path in folder.glob("ray-*"):  # what a killed worker leaves
             subprocess.run(["rm", "-r", path], check=True)
     assert runner.returncode == 1, said
-    assert sorted(record["status"] for record in read_records(tmp_path)) == ["killed", "killed", "ok"]
-    words = ("--ray", there.address, "--output-dir", tmp_path, "-p", "data_dir", folder / "none", "--retry-failed")
+    assert sorted(record["status"] for record in read_records(tmp_path)) == [
+        "killed",
+        "killed",
+        "ok",
+    ]
+    words = (
+        "--ray",
+        there.address,
+        "--output-dir",
+        tmp_path,
+        "-p",
+        "data_dir",
+        folder / "none",
+        "--retry-failed",
+    )
     done = call(suite, "wait", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [record["status"] for record in read_records(tmp_path)] == ["ok"] * 3

@@ -11,7 +11,14 @@ from made_up_records import CPU, make, make_failed
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner import execute
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, read_seconds, say, table
+from mixed_precision_study.runner.status import (
+    in_words,
+    log_in,
+    ratios_in_words,
+    read_seconds,
+    say,
+    table,
+)
 from mixed_precision_study.runner.watch import is_alive
 from mixed_precision_study.store.record import read_run, write_record
 
@@ -27,7 +34,11 @@ def ended(tmp_path):
         if "reason" in fields:
             record = make_failed("cifar_resnet", precision, **fields)
         else:
-            record = make("cifar_resnet", precision, **{"seconds": [SECONDS.get(precision, 1.0)] * 3, **fields})
+            record = make(
+                "cifar_resnet",
+                precision,
+                **{"seconds": [SECONDS.get(precision, 1.0)] * 3, **fields},
+            )
         path = write_record(record, tmp_path)
         parameters = {**record.settings, "precisions": [precision]}
         comparison.append(Run(Path("cifar_resnet.ipynb"), parameters, tmp_path, 1.0))
@@ -38,7 +49,10 @@ def ended(tmp_path):
 
 def ratios_of(said):
     """Return {precision: (ratio, n)} of a line."""
-    return {one: (float(ratio), int(n)) for one, ratio, n in re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said or "")}
+    return {
+        one: (float(ratio), int(n))
+        for one, ratio, n in re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said or "")
+    }
 
 
 def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
@@ -51,7 +65,9 @@ def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     # another step of a ladder has an fp32 of its own
     graph = {"parameters": {"execution": "cuda_graph"}}
     assert ratios_in_words(*ended("tf32", **graph, seconds=[1.0] * 3)) is None
-    assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {"tf32": (1.5, 1)}
+    assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {
+        "tf32": (1.5, 1)
+    }
 
 
 @pytest.mark.parametrize(
@@ -84,7 +100,9 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
     assert ("Caution" in in_words(record), "Caution" in line) == (named, named)
     assert line.split()[:2] == [record["run_id"], "ok"]
     assert in_words(record | {"status": "oom", "reason": "too large"}) == "too large"
-    comparison.append(comparison[0]._replace(parameters={**comparison[0].parameters, "precisions": ["tf32"]}))
+    comparison.append(
+        comparison[0]._replace(parameters={**comparison[0].parameters, "precisions": ["tf32"]})
+    )
     assert len(table([comparison]).splitlines()) == 2  # one is not run
 
 
@@ -118,10 +136,19 @@ def test_times_that_cannot_be_read_are_not_known(tmp_path):
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
-        ("frame\n\nRuntimeError: CUDA error\nCompile with X.\n", "RuntimeError: CUDA error Compile with X."),
-        ("Traceback:\n  File x\npapermill.exceptions.PapermillError: no\n", "papermill.exceptions.PapermillError: no"),
+        (
+            "frame\n\nRuntimeError: CUDA error\nCompile with X.\n",
+            "RuntimeError: CUDA error Compile with X.",
+        ),
+        (
+            "Traceback:\n  File x\npapermill.exceptions.PapermillError: no\n",
+            "papermill.exceptions.PapermillError: no",
+        ),
         ("An Error here\n\nStopped: give another model.\n", "give another model."),
-        ("Error occurred while it started\n  File x\nRuntimeError: Kernel died\n", "RuntimeError: Kernel died"),
+        (
+            "Error occurred while it started\n  File x\nRuntimeError: Kernel died\n",
+            "RuntimeError: Kernel died",
+        ),
         ("it says\nnothing else", "nothing else"),
         ("", "it ended without a word"),
         (f"ValueError: {execute.ROOT}/a.csv", "ValueError: a.csv"),

@@ -10,7 +10,13 @@ from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.study import study_of
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
-from mixed_precision_study.runner.studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides
+from mixed_precision_study.runner.studies import (
+    chosen_studies,
+    expanded,
+    load_studies,
+    notebooks_for,
+    parse_overrides,
+)
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import STUDY_ENV, comparison_key, new_record, write_record
 
@@ -19,7 +25,9 @@ STUDIES = OWN | ARTICLES
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(name, tmp_path, monkeypatch):
+def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(
+    name, tmp_path, monkeypatch
+):
     plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=False)
     comparisons, left_out = plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=True)
     runs = [run for comparison in comparisons for run in comparison]
@@ -29,14 +37,20 @@ def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(name
         assert len({run.parameters.get(setting) for run in runs}) >= 3, setting
     for step in show.get("steps", ()):
         setting, value = list(step.items())[1]
-        found = {run.parameters.get(setting) for run in runs} | {name for run in runs for name in run.run_ids}
+        found = {run.parameters.get(setting) for run in runs} | {
+            name for run in runs for name in run.run_ids
+        }
         assert found >= set(value if isinstance(value, list) else [value]), setting
     monkeypatch.setenv(STUDY_ENV, json.dumps(runs[0].study))  # as a run gets it
     record = new_record("cifar_resnet", runs[0].parameters, "fp32", {})
     write_record(record, tmp_path)
     ((record,), left_out) = read_records(tmp_path)
     assert study_of(tmp_path, [record])._asdict() == record["study"]
-    assert record["study"] == {"name": name, "description": STUDIES[name]["description"], "show": show}
+    assert record["study"] == {
+        "name": name,
+        "description": STUDIES[name]["description"],
+        "show": show,
+    }
     assert comparison_key(record) == comparison_key({**record, "study": None})
 
 
@@ -62,10 +76,16 @@ def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path)
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"mine": study}))
     with pytest.raises(UserError) as stopped:
         load_studies(tmp_path / "s.yaml")
-    assert where in str(stopped.value) and "mine" in str(stopped.value) and "\n" not in str(stopped.value)
+    assert (
+        where in str(stopped.value)
+        and "mine" in str(stopped.value)
+        and "\n" not in str(stopped.value)
+    )
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"]
+)
 def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(UserError, match=r"s\.yaml"):
@@ -93,13 +113,19 @@ def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_
 def test_without_a_word_it_is_quick_or_all_and_a_study_can_be_limited_to_notebooks():
     assert list(chosen_studies(OWN, [])) == ["quick"]
     assert chosen_studies(ARTICLES, []) == ARTICLES
-    (study,) = chosen_studies(OWN, ["quick/lstm_language_model.ipynb", "quick/cifar_resnet"]).values()
+    (study,) = chosen_studies(
+        OWN, ["quick/lstm_language_model.ipynb", "quick/cifar_resnet"]
+    ).values()
     assert [entry["notebook"] for entry in study["runs"]] == ["cifar_resnet", "lstm_language_model"]
 
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("quik", "did you mean quick?"), ("cifar_resnet", "quick"), ("quick/cifar_resnt", "cifar_resnet?")],
+    [
+        ("quik", "did you mean quick?"),
+        ("cifar_resnet", "quick"),
+        ("quick/cifar_resnt", "cifar_resnet?"),
+    ],
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
     with pytest.raises(UserError) as stopped:
@@ -124,14 +150,18 @@ def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
         load_studies(tmp_path / "s.yaml")
 
 
-@pytest.mark.parametrize("name, text", [("batch_size", "0100"), ("lr", "1:30"), ("epochs", "0x" + "F" * 30)])
+@pytest.mark.parametrize(
+    "name, text", [("batch_size", "0100"), ("lr", "1:30"), ("epochs", "0x" + "F" * 30)]
+)
 def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
     (entry,) = OWN["quick"]["runs"][:1]
     with pytest.raises(UserError, match=name):
         plan({"runs": [entry]}, NOTEBOOKS, ROOT, parse_overrides([(name, text)]), on_gpu=True)
 
 
-@pytest.mark.parametrize("pair", [("output_dir", "x"), ("lr", "[" * 400), ("seed", "9" * 5000), ("data_dir", "~no/x")])
+@pytest.mark.parametrize(
+    "pair", [("output_dir", "x"), ("lr", "[" * 400), ("seed", "9" * 5000), ("data_dir", "~no/x")]
+)
 def test_an_option_that_cannot_be_is_one_sentence(pair):
     with pytest.raises(UserError, match=pair[0]):
         parse_overrides([pair])

@@ -129,7 +129,10 @@ def write_suite(folder, studies, act=ACT):
 
     The runs of a study whose name begins with "one" go to one device.
     """
-    written = {name: {"runs": runs, "interleaved": name.startswith("one")} for name, runs in studies.items()}
+    written = {
+        name: {"runs": runs, "interleaved": name.startswith("one")}
+        for name, runs in studies.items()
+    }
     (folder / "studies.yaml").write_text(yaml.safe_dump(written))
     write_notebook(folder / "tiny.ipynb", PARAMETERS, act, WRITE)
     return folder
@@ -139,14 +142,19 @@ def command(folder, *words, light=False, root=ROOT):
     """Return run_all.py with these words, on the CPU, as a person types it; `light` with LIGHT."""
     options = ["--studies", folder / "studies.yaml", *on_cpu(words)]
     begin = f"import sys; sys.path.insert(0, {str(root)!r}); from mixed_precision_study.runner import cli, execute; "
-    lit = ["-c", f"{begin}execute.PAPERMILL = {LIGHT!r}; cli.summarise = lambda *_: True; cli.run_as_program()"]
+    lit = [
+        "-c",
+        f"{begin}execute.PAPERMILL = {LIGHT!r}; cli.summarise = lambda *_: True; cli.run_as_program()",
+    ]
     start = lit if light else [str(root / "run_all.py")]
     return [sys.executable, *start, *map(str, [*options, *words])]
 
 
 def call(folder, *words, light=False, **options):
     """Run the command line in a process of its own and return what became of it."""
-    return subprocess.run(command(folder, *words, light=light), capture_output=True, text=True, timeout=240, **options)
+    return subprocess.run(
+        command(folder, *words, light=light), capture_output=True, text=True, timeout=240, **options
+    )
 
 
 def main(folder, *words):
@@ -156,7 +164,9 @@ def main(folder, *words):
     """
     drawn = patch.object(cli, "summarise", lambda *_: True)
     with nullcontext() if (folder / "summary.ipynb").exists() else drawn:
-        return cli.main(["--studies", str(folder / "studies.yaml"), *map(str, [*on_cpu(words), *words])])
+        return cli.main(
+            ["--studies", str(folder / "studies.yaml"), *map(str, [*on_cpu(words), *words])]
+        )
 
 
 def on_cpu(words):
@@ -177,7 +187,9 @@ def write_run(run, **fields):
     """Write the records of a run that has never run, and return the path of the last."""
     fields = {"status": "ok", "epoch_seconds": [2.0], **fields}
     for precision in run.run_ids:
-        path = write_record(new_record(run.notebook.stem, run.parameters, precision, fields), run.folder)
+        path = write_record(
+            new_record(run.notebook.stem, run.parameters, precision, fields), run.folder
+        )
     return path
 
 
@@ -194,7 +206,10 @@ def survivors(folder):
     for process in psutil.process_iter():
         try:
             place = process.environ().get(FOLDER_ENV, "")
-            if Path(folder) in (Path(place), *Path(place).parents) and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                Path(folder) in (Path(place), *Path(place).parents)
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
         except psutil.Error:
             continue

@@ -63,7 +63,9 @@ class Device:
         batch.place = self.free.pop() if self.free else len(self.memory)
         self.memory[batch.place] = None
         weakref.finalize(batch, self.free.append, batch.place)
-        self.current.work.append(("do", functools.partial(self.memory.__setitem__, batch.place, number)))
+        self.current.work.append(
+            ("do", functools.partial(self.memory.__setitem__, batch.place, number))
+        )
         return batch
 
     def run(self, seed):
@@ -96,7 +98,9 @@ def test_every_step_sees_its_own_batch_in_whatever_order_the_streams_run():
         assert numbers == list(range(12)), seed
         assert places <= 3  # however far the host is ahead
     for stream in ("main", "side"):  # and without either wait some step does not
-        assert any(trained_on(seed, **{stream: Careless})[0] != list(range(12)) for seed in range(300))
+        assert any(
+            trained_on(seed, **{stream: Careless})[0] != list(range(12)) for seed in range(300)
+        )
 
 
 def counted(made, most=4):
@@ -110,11 +114,17 @@ def counted(made, most=4):
 
 
 @pytest.mark.parametrize("most", [0, 2, 4])
-def test_a_batch_is_made_one_step_ahead_and_none_beyond_the_last_or_after_a_loop_that_was_left(most):
+def test_a_batch_is_made_one_step_ahead_and_none_beyond_the_last_or_after_a_loop_that_was_left(
+    most,
+):
     made = []
     seen = [(batch[0].item(), made[-1]) for batch in Device().ahead(counted(made, most))]
-    assert seen == [(number, number + 1 if number + 1 < most else "closed") for number in range(most)]
-    assert list(prefetch_to_device(range(most), side_stream(torch.device("cpu")))) == list(range(most))
+    assert seen == [
+        (number, number + 1 if number + 1 < most else "closed") for number in range(most)
+    ]
+    assert list(prefetch_to_device(range(most), side_stream(torch.device("cpu")))) == list(
+        range(most)
+    )
     device, made = Device(), []
     batches = device.ahead(counted(made))
     next(batches)
@@ -133,6 +143,10 @@ class Pair:
 
 def test_the_leaves_of_a_nest_have_the_names_by_which_one_would_reach_them():
     nest = {"x": [1, (2,)], "y": torch.Size([3])}
-    assert leaves_of(nest) == [("batch['x'][0]", 1), ("batch['x'][1][0]", 2), ("batch['y']", torch.Size([3]))]
+    assert leaves_of(nest) == [
+        ("batch['x'][0]", 1),
+        ("batch['x'][1][0]", 2),
+        ("batch['y']", torch.Size([3])),
+    ]
     made = mapped(OrderedDict(a=Pair(1)), lambda leaf, path: (leaf + 1, path))
     assert made["a"] == Pair((2, "batch['a'].x")) and isinstance(made, OrderedDict)

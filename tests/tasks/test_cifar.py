@@ -27,8 +27,17 @@ def test_a_folder_tree_is_read_and_read_again_when_it_changes(tmp_path, monkeypa
     folder = tmp_path / "cifar10"
     make_tree(folder)
     data = load(tmp_path, "auto")
-    assert (data.used, data.source, data.classes) == ("cifar10-like", "folder", [f"class{n:02}" for n in range(10)])
-    assert (data.train_samples, data.eval_samples, data.largest_batch, data.chance) == (30, 30, 30, 0.1)
+    assert (data.used, data.source, data.classes) == (
+        "cifar10-like",
+        "folder",
+        [f"class{n:02}" for n in range(10)],
+    )
+    assert (data.train_samples, data.eval_samples, data.largest_batch, data.chance) == (
+        30,
+        30,
+        30,
+        0.1,
+    )
     pixels, labels = data.images, data.labels
     assert (pixels.shape, pixels.dtype) == ((30, 3, 32, 32), torch.uint8)
     assert labels.tolist() == [label for label in range(10) for _ in range(3)]
@@ -58,16 +67,27 @@ def test_the_fingerprint_changes_with_an_image_a_label_or_a_class_and_not_with_a
 
 
 @pytest.mark.parametrize("loader", ["gpu", "workers"])
-def test_images_of_ones_own_have_their_folders_name_and_the_size_that_is_asked_for(tmp_path, loader):
+def test_images_of_ones_own_have_their_folders_name_and_the_size_that_is_asked_for(
+    tmp_path, loader
+):
     make_tree(tmp_path / "flowers", size=(100, 150))
     picture = Image.new("RGB", (48, 48))
     picture.paste((255, 255, 255), (0, 0, 1, 48))  # a line that CIFAR's size would lose
     picture.save(tmp_path / "flowers" / "train" / "cat" / "0.png")
     data = load(tmp_path / "flowers", "folder", image_size=48, loader=loader, num_workers=0)
-    assert (data.used, data.source, data.classes, data.train_samples) == ("flowers", "folder", ["cat", "dog"], 6)
+    assert (data.used, data.source, data.classes, data.train_samples) == (
+        "flowers",
+        "folder",
+        ["cat", "dog"],
+        6,
+    )
     assert data.images[0, 0, 0, :2].tolist() == [255, 0]
     assert data.test_images.shape == (6, 3, 48, 48)
-    assert data.example(4)[0].shape == next(data.eval_batches(torch.float32, 4))[0].shape == (4, 3, 48, 48)
+    assert (
+        data.example(4)[0].shape
+        == next(data.eval_batches(torch.float32, 4))[0].shape
+        == (4, 3, 48, 48)
+    )
     assert data.show().height == 52
     assert loader == "workers" or data.padded.shape == (6, 3, 60, 60)
     smaller = load(tmp_path / "flowers", "folder", image_size=32)
@@ -114,7 +134,11 @@ def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_
     class Made:
         base_folder = "made"
         classes = ("a", "b")
-        url, filename, tgz_md5 = "https://example.org/made.tar", "made.tar", "9dd4e461268c8034f5c8564e155c67a6"
+        url, filename, tgz_md5 = (
+            "https://example.org/made.tar",
+            "made.tar",
+            "9dd4e461268c8034f5c8564e155c67a6",
+        )
 
         def __init__(self, folder, train=True, download=False):
             if download:
@@ -122,32 +146,45 @@ def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_
                 (Path(folder) / "made").mkdir()
                 (Path(folder) / "made" / "file").write_text("x")
                 if another_is_faster:
-                    shutil.copytree(Path(folder) / "made", tmp_path / "new" / "made", dirs_exist_ok=True)
+                    shutil.copytree(
+                        Path(folder) / "made", tmp_path / "new" / "made", dirs_exist_ok=True
+                    )
             assert (Path(folder) / "made" / "file").exists()
             self.data, self.targets = np.zeros((4, 32, 32, 3), np.uint8), [0, 1, 0, 1]
 
     monkeypatch.setitem(cifar.KINDS, "cifar10", Made)
-    monkeypatch.setattr(cifar, "downloaded", lambda url, sum_of, wanted: b"x" if sum_of(b"x") == wanted else None)
+    monkeypatch.setattr(
+        cifar, "downloaded", lambda url, sum_of, wanted: b"x" if sum_of(b"x") == wanted else None
+    )
     data = load(tmp_path / "new", "cifar10")
     assert (data.images.shape, data.used, data.source) == ((4, 3, 32, 32), "cifar10", "download")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["made"]
 
-    monkeypatch.setattr(cifar.os, "replace", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(
+        cifar.os, "replace", Mock(side_effect=PermissionError(13, "Permission denied"))
+    )
     monkeypatch.setattr(Made, "base_folder", "elsewhere")
     with pytest.raises(UserError, match=r"Permission denied.*train/<class>/"):
         load(tmp_path / "other", "cifar10")
 
 
-@pytest.mark.parametrize("options", [{"loader": "gpu"}, *({"loader": "workers", "num_workers": n} for n in (0, 2))])
+@pytest.mark.parametrize(
+    "options", [{"loader": "gpu"}, *({"loader": "workers", "num_workers": n} for n in (0, 2))]
+)
 def test_both_loaders_give_batches_of_one_kind_that_repeat_with_the_seed(options):
     data = load(max_steps=3, **options)
     batches, again = (list(data.train_batches(0, torch.float16, 4)) for _ in range(2))
-    assert [(tuple(pixels.shape), pixels.dtype) for pixels, _ in batches] == [((4, 3, 32, 32), torch.float16)] * 3
+    assert [(tuple(pixels.shape), pixels.dtype) for pixels, _ in batches] == [
+        ((4, 3, 32, 32), torch.float16)
+    ] * 3
     assert all(torch.equal(a[1], b[1]) for a, b in zip(batches, again, strict=True))
     assert abs(batches[0][0].float().mean()) < 1
     if options["loader"] == "gpu":  # workers crop at random
         assert_equal_batches(batches, again)
-    for others in (data.train_batches(1, torch.float16, 4), load(seed=1, **options).train_batches(0, torch.float16, 4)):
+    for others in (
+        data.train_batches(1, torch.float16, 4),
+        load(seed=1, **options).train_batches(0, torch.float16, 4),
+    ):
         assert not torch.equal(batches[0][0], next(others)[0])
 
 
@@ -168,23 +205,36 @@ def test_batches_made_together_are_those_made_one_by_one(options):
             at = 300 * number + place
             window = data.padded[order[at], :, tops[at] : tops[at] + 32, lefts[at] : lefts[at] + 32]
             window = window.flip(-1) if mirrored[at] else window
-            torch.testing.assert_close(pixels[place], data.normalise(window[None], torch.float32)[0])
-        assert pixels.is_contiguous(memory_format=torch.channels_last if options else torch.contiguous_format)
+            torch.testing.assert_close(
+                pixels[place], data.normalise(window[None], torch.float32)[0]
+            )
+        assert pixels.is_contiguous(
+            memory_format=torch.channels_last if options else torch.contiguous_format
+        )
 
 
 def test_an_epoch_has_whole_batches_and_the_test_set_has_all():
     data, short = load(), load(max_steps=2)
     assert (data.steps_per_epoch(128), short.steps_per_epoch(128)) == (15, 2)  # of 2,000 images
     both = short.train_batches(0, torch.float32, 128), short.eval_batches(torch.float32, 128)
-    assert [len(list(batches)) for batches in both] == [2, 2] and data.test_batches(torch.float32, 128) is None
+    assert [len(list(batches)) for batches in both] == [2, 2] and data.test_batches(
+        torch.float32, 128
+    ) is None
     with pytest.raises(UserError, match=r"batch_size 2001.* 2000"):
         data.steps_per_epoch(2001)
-    assert [len(labels) for _, labels in data.eval_batches(torch.float32, 128)] == [128, 128, 128, 116]
+    assert [len(labels) for _, labels in data.eval_batches(torch.float32, 128)] == [
+        128,
+        128,
+        128,
+        116,
+    ]
 
 
 def test_a_part_of_the_test_set_has_images_of_every_class(tmp_path):
     make_tree(tmp_path / "cifar10")
-    in_order, *parts = (load(tmp_path, "cifar10", batch_size=6, max_steps=steps) for steps in (0, 3, 3, 9))
+    in_order, *parts = (
+        load(tmp_path, "cifar10", batch_size=6, max_steps=steps) for steps in (0, 3, 3, 9)
+    )
     assert in_order.test_labels.tolist() == sorted(in_order.test_labels.tolist())  # class by class
     first, again = (list(part.eval_batches(torch.float32, 6)) for part in parts[:2])
     assert [len(labels) for _, labels in first] == [6, 6, 6]
@@ -199,7 +249,11 @@ def test_hidden_folders_and_loops_of_links_hold_no_images(tmp_path, capsys):
     make_tree(tmp_path / "pets")
     before = load(tmp_path / "pets", "folder")
     assert "6 held-out images" in capsys.readouterr().out  # the parts of this tree are made alike
-    for name in (".ipynb_checkpoints/1.png", "cat/.ipynb_checkpoints/0-checkpoint.png", "cat/._0.png"):
+    for name in (
+        ".ipynb_checkpoints/1.png",
+        "cat/.ipynb_checkpoints/0-checkpoint.png",
+        "cat/._0.png",
+    ):
         save_image(tmp_path / "pets" / "train" / name, 7)
     save_image(tmp_path / "pets" / "train" / "__MACOSX" / "0.png", 7)
     (tmp_path / "pets" / "train" / "cat" / "up").symlink_to("..")

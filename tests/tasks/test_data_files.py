@@ -13,7 +13,9 @@ AUTO = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}
 
 
 def hash_in(folder, notebook="cifar_resnet", **parameters):
-    return data_files_hash({"dataset": "folder", "data_dir": "pets", **parameters}, AUTO.get(notebook), folder)
+    return data_files_hash(
+        {"dataset": "folder", "data_dir": "pets", **parameters}, AUTO.get(notebook), folder
+    )
 
 
 def test_a_copy_has_the_same_hash(tmp_path):

@@ -22,21 +22,33 @@ from mixed_precision_study.tasks import cifar, images, wikitext
     ("module", "notebook", "name"),
     [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
 )
-def test_named_data_are_refused_and_others_made_up(monkeypatch, tmp_path, capsys, module, notebook, name, answer):
+def test_named_data_are_refused_and_others_made_up(
+    monkeypatch, tmp_path, capsys, module, notebook, name, answer
+):
     fails = isinstance(answer, Exception)
-    monkeypatch.setattr(request, "urlopen", Mock(side_effect=answer if fails else lambda *_, **__: io.BytesIO(answer)))
+    monkeypatch.setattr(
+        request,
+        "urlopen",
+        Mock(side_effect=answer if fails else lambda *_, **__: io.BytesIO(answer)),
+    )
     kind = SimpleNamespace(base_folder="b", url="http://x/f", tgz_md5="0", filename="f")
     monkeypatch.setitem(cifar.KINDS, "cifar10", kind)
     with pytest.raises(UserError, match=str(tmp_path)):
-        module.load(settings_of(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu"))
-    made_up = module.load(settings_of(notebook, {"data_dir": str(tmp_path), "dataset": "auto"}), torch.device("cpu"))
+        module.load(
+            settings_of(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu")
+        )
+    made_up = module.load(
+        settings_of(notebook, {"data_dir": str(tmp_path), "dataset": "auto"}), torch.device("cpu")
+    )
     assert made_up.source == "synthetic" and "MADE-UP" in capsys.readouterr().out
     assert request.urlopen.call_args.kwargs["timeout"]
 
 
 # read by processes, and in this one
 @pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])
-def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
+def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(
+    monkeypatch, capsys, per_process, count
+):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()
 
@@ -64,7 +76,9 @@ def bomb(path):
 
 
 ODD_IMAGES = {
-    "eps": lambda path: path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"),
+    "eps": lambda path: path.write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
+    ),
     "pdf": lambda path: path.write_bytes(b"%PDF-1.4\n"),
     "bomb": bomb,
     "pipe": os.mkfifo,
@@ -73,7 +87,9 @@ ODD_IMAGES = {
 
 
 @pytest.mark.parametrize("kind", ODD_IMAGES)
-def test_no_image_starts_a_program_waits_or_takes_more_memory_than_said(tmp_path, monkeypatch, kind):
+def test_no_image_starts_a_program_waits_or_takes_more_memory_than_said(
+    tmp_path, monkeypatch, kind
+):
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

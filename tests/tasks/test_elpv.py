@@ -49,7 +49,10 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
         ("path,image,label", "no rows"),
         ("path,image,label\nimg,0.png,0.5,1,2,3", "line 2"),
         ("path,image,label\nimg,0.png,0.5\n,0.png,0.5", "line 3"),
-        *((f"path,image,label\n.,a.png,1\n.,a.png,{wrong}", "line 3") for wrong in ("high", "inf", "nan", "")),
+        *(
+            (f"path,image,label\n.,a.png,1\n.,a.png,{wrong}", "line 3")
+            for wrong in ("high", "inf", "nan", "")
+        ),
         ("path,image,label\n.,a.png,1e39", "line 2.*1e39"),  # no fp32 number
         ("path,image,label\n.,a.png", "line 2"),
         (b"\xff\xfe\xff", "cannot be read"),
@@ -80,11 +83,15 @@ def test_elpv_comes_from_its_package(tmp_path, capsys):
     assert data.take(0).shape == (1, 32, 48)
     data.show()
     printed = capsys.readouterr().out
-    assert elpv.ATTRIBUTION in printed and "Buerhop-Lutz" in printed and "CC BY-NC-SA 4.0" in printed
+    assert (
+        elpv.ATTRIBUTION in printed and "Buerhop-Lutz" in printed and "CC BY-NC-SA 4.0" in printed
+    )
 
 
 @pytest.mark.parametrize("left", ["nothing", "a folder", "the code alone"])
-def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(monkeypatch, tmp_path, left):
+def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(
+    monkeypatch, tmp_path, left
+):
     if left != "nothing":
         (tmp_path / "elpv_dataset").mkdir()
     if left == "the code alone":
@@ -92,15 +99,21 @@ def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(monkeyp
     # as on Colab, where a missing package is installed if there is a network
     if left != "a folder":
         monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
-        monkeypatch.setattr(subprocess, "run", Mock(side_effect=subprocess.CalledProcessError(1, "pip")))
+        monkeypatch.setattr(
+            subprocess, "run", Mock(side_effect=subprocess.CalledProcessError(1, "pip"))
+        )
     monkeypatch.delitem(sys.modules, "elpv_dataset", raising=False)
-    monkeypatch.setattr("sys.path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)])
+    monkeypatch.setattr(
+        "sys.path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)]
+    )
     with pytest.raises(UserError, match="--force-reinstall elpv-dataset"):
         load("elpv")
     assert load("auto").source == "synthetic"
 
 
-@pytest.mark.parametrize(("labels", "problem"), [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
+@pytest.mark.parametrize(
+    ("labels", "problem"), [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")]
+)
 def test_labels_that_do_not_fit_the_loss_and_too_few_images_stop(tmp_path, labels, problem):
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", label) for label in labels])
     with pytest.raises(UserError, match=problem):
@@ -136,7 +149,10 @@ def test_images_have_the_size_that_is_asked_for_and_are_read_again_when_a_file_c
 
 def test_both_loaders_give_the_same_held_out_batches_and_batches_of_one_shape():
     data, workers = load(), load(loader="workers", num_workers=0)
-    plain, held_out = list(data.train_batches(1, torch.float32, 4)), list(data.eval_batches(torch.float32, 5))
+    plain, held_out = (
+        list(data.train_batches(1, torch.float32, 4)),
+        list(data.eval_batches(torch.float32, 5)),
+    )
     assert len(plain) == data.steps_per_epoch(4)
     # a smaller one would be searched anew
     assert {tuple(pixels.shape) for pixels, _ in plain} == {(4, 3, 32, 48)}

@@ -86,8 +86,12 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
     assert len(set(first)) > 10
 
 
-@pytest.mark.parametrize(("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])])
-@pytest.mark.parametrize(("vocabulary", "first"), [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
+@pytest.mark.parametrize(
+    ("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])]
+)
+@pytest.mark.parametrize(
+    ("vocabulary", "first"), [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)]
+)
 def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last_bptt_words(
     hidden, lengths, vocabulary, first
 ):
@@ -98,7 +102,10 @@ def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last
         return torch.zeros(len(words), 1, 8), hidden
 
     settings = SimpleNamespace(seed=0, generate_words=5, bptt=3, temperature=1.0)
-    assert len(write_words(network, SimpleNamespace(vocabulary=vocabulary.split()), settings, CPU)) == 5
+    assert (
+        len(write_words(network, SimpleNamespace(vocabulary=vocabulary.split()), settings, CPU))
+        == 5
+    )
     assert seen[0] == ([first], False)
     assert [len(words) for words, _ in seen] == lengths
     assert {carried for _, carried in seen[1:]} == {hidden is not None}
@@ -110,7 +117,9 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
     # any number of units
     assert LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5).places.shape == (5, 1, 15)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
-    other = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(16), enable_nested_tensor=False)
+    other = torch.nn.TransformerEncoder(
+        layer, 2, norm=torch.nn.LayerNorm(16), enable_nested_tensor=False
+    )
     with torch.no_grad():
         # of one order
         for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):
@@ -119,7 +128,10 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
     places = torch.zeros(5, 1, 16)
     for place, index in itertools.product(range(5), range(8)):
         angle = place / 10_000 ** (2 * index / 16)
-        places[place, 0, 2 * index], places[place, 0, 2 * index + 1] = math.sin(angle), math.cos(angle)
+        places[place, 0, 2 * index], places[place, 0, 2 * index + 1] = (
+            math.sin(angle),
+            math.cos(angle),
+        )
     mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
     vectors = other(functional.embedding(text, own.encoder.weight) * 4 + places, mask=mask)
     assert own(text)[0].allclose(own.decoder(vectors), atol=1e-5)

@@ -11,7 +11,9 @@ def test_the_wide_resnet_is_the_published_one():
         assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
     # 36.5 million in the paper
     assert sum(weight.numel() for weight in network.parameters()) == 36_479_194
-    convolutions = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size == (3, 3)]
+    convolutions = [
+        m for m in network.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size == (3, 3)
+    ]
     assert len(convolutions) == 25  # with the three shortcuts of 1 x 1: 28
     blocks = [module for module in network.modules() if isinstance(module, WideBlock)]
     assert [block.dropout.p for block in blocks] == [0.3] * 12

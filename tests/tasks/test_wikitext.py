@@ -15,7 +15,9 @@ CPU = torch.device("cpu")
 
 def load(place=None, **changes):
     given = {"dataset": "auto", "data_dir": str(place)} if place else {"dataset": "synthetic"}
-    return wikitext.load(settings_of("lstm_language_model", {"batch_size": 4, "bptt": 5, **given, **changes}), CPU)
+    return wikitext.load(
+        settings_of("lstm_language_model", {"batch_size": 4, "bptt": 5, **given, **changes}), CPU
+    )
 
 
 @pytest.mark.parametrize("rows", [10, 11, 16])
@@ -32,8 +34,14 @@ def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_or_m
     with pytest.raises(UserError, match=r"20 words.* 4 columns"):
         data.in_columns(torch.arange(20), 4)
     short = load(max_steps=3, bptt=6)
-    assert [tuple(words.shape) for words, _ in short.train_batches(0, torch.float32, 7)] == [(6, 7)] * 3
-    assert (short.steps_per_epoch(7), short.samples_in(3, 7), set(short.train_columns)) == (3, 3 * 6 * 7, {7})
+    assert [tuple(words.shape) for words, _ in short.train_batches(0, torch.float32, 7)] == [
+        (6, 7)
+    ] * 3
+    assert (short.steps_per_epoch(7), short.samples_in(3, 7), set(short.train_columns)) == (
+        3,
+        3 * 6 * 7,
+        {7},
+    )
 
 
 @pytest.mark.parametrize("max_steps", [0, 5])
@@ -42,9 +50,13 @@ def test_held_out_segments_are_joined_up_to_the_words_of_a_training_batch(max_st
     alone = list(data.eval_batches(torch.float32, 4))
     joined = list(data.eval_batches(torch.float32, 25))  # two segments of 10 columns
     assert {len(words) for words, _ in alone} == {5}
-    assert [len(words) for words, _ in joined[:-1]] == [10] * (len(joined) - 1) and len(joined[-1][0]) in (5, 10)
+    assert [len(words) for words, _ in joined[:-1]] == [10] * (len(joined) - 1) and len(
+        joined[-1][0]
+    ) in (5, 10)
     for part in (0, 1):
-        assert torch.equal(torch.cat([one[part] for one in joined]), torch.cat([one[part] for one in alone]))
+        assert torch.equal(
+            torch.cat([one[part] for one in joined]), torch.cat([one[part] for one in alone])
+        )
     assert len(alone) == (max_steps or len(list(data.segments(data.valid_columns))))
     transformer = load(model="transformer", max_steps=max_steps)  # it sees no further
     assert {len(words) for words, _ in transformer.eval_batches(torch.float32, 400)} == {5}
@@ -61,7 +73,9 @@ def test_guessing_by_frequency_gives_the_perplexity_of_that_guess():
 def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
     # as git itself says
     assert wikitext.git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
-    contents = {name: f"a b {name}\n".encode() * 50 for name in ("train.txt", "valid.txt", "test.txt")}
+    contents = {
+        name: f"a b {name}\n".encode() * 50 for name in ("train.txt", "valid.txt", "test.txt")
+    }
     (tmp_path / "served").mkdir()
     for name, content in contents.items():
         (tmp_path / "served" / name).write_bytes(content)
@@ -109,7 +123,9 @@ def test_a_test_text_that_is_missing_or_too_short_gives_no_batches(tmp_path, cap
     data = load(tmp_path)
     # other texts never have its name
     assert (data.source, data.used) == ("folder", "wikitext-2-like")
-    test, held_out = (list(batches(torch.float32, 4)) for batches in (data.test_batches, data.eval_batches))
+    test, held_out = (
+        list(batches(torch.float32, 4)) for batches in (data.test_batches, data.eval_batches)
+    )
     assert [tuple(words.shape) for words, _ in test] == [(5, 10)] * 8
     assert_equal_batches(test, held_out)
     capsys.readouterr()
@@ -124,4 +140,6 @@ def test_a_text_of_ones_own_is_never_replaced_by_a_download(tmp_path, monkeypatc
     (folder / "valid.txt").unlink()
     with pytest.raises(UserError, match="lacks valid"):
         load(tmp_path)
-    assert (folder / "train.txt").read_text() == "my words\n" * 99 and len(list(folder.iterdir())) == 1
+    assert (folder / "train.txt").read_text() == "my words\n" * 99 and len(
+        list(folder.iterdir())
+    ) == 1

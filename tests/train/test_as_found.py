@@ -31,7 +31,9 @@ class Counting(torch.nn.Module):
             self.facts["n"][0] += 1
             self.facts["new"] = self.late = torch.ones(1)
             self.plain.mul_(2)
-        many = self.seen + self.steps + len(self.past) + self.facts["n"][0] + self.plain.log2().sum()
+        many = (
+            self.seen + self.steps + len(self.past) + self.facts["n"][0] + self.plain.log2().sum()
+        )
         return self.layer(x) * torch.rand(1, generator=self.noise) / many
 
 
@@ -48,7 +50,10 @@ class OwnCounters(torch.optim.Optimizer):
         for group in self.param_groups:
             group["k"], group["total"] = group["k"] + 1, group.get("total", 0) + 1
             for weight in group["params"]:
-                weight.sub_(weight.grad, alpha=group["lr"] * min(1, (group["k"] + self.calls + group["total"]) / 60))
+                weight.sub_(
+                    weight.grad,
+                    alpha=group["lr"] * min(1, (group["k"] + self.calls + group["total"]) / 60),
+                )
         self.inner.step()
 
 

@@ -23,7 +23,9 @@ def search(monkeypatch):
 
         def probe(record, make_trainer, batches, size, device, rows=1, search=None):
             fits = size <= (room if search is None else room_when_searching or room)
-            record.batch_probes.append([size, "ok" if fits else "oom", None, None if search is not None else 50])
+            record.batch_probes.append(
+                [size, "ok" if fits else "oom", None, None if search is not None else 50]
+            )
             searches.append(search)
             return fits
 
@@ -43,7 +45,9 @@ def search(monkeypatch):
         (4096, 10**6, 3500),  # it fits only without the search
     ],
 )
-def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(search, room, limit, searching):
+def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(
+    search, room, limit, searching
+):
     found, probes = search(room, limit, searching)
     most = min(room, limit, searching or room)
     assert most - max(8, most / 16) <= found <= most
@@ -88,7 +92,9 @@ def fail():
 
 
 @pytest.mark.parametrize("search", [None, 0.01])
-def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_search_of_training(monkeypatch, search):
+def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_search_of_training(
+    monkeypatch, search
+):
     """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses another key."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)

@@ -37,7 +37,14 @@ from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.train.step import DeviceLossMeter, timed_epoch, warm_up
 
-ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
+ROUNDING = {
+    "fp32": 1e-6,
+    "tf32": 1e-6,
+    "amp_bf16": 1e-2,
+    "amp_fp16": 2e-3,
+    "o2_fp16": 2e-3,
+    "o3_fp16": 5e-3,
+}
 ROUNDING["bf16_true"] = 4e-2  # the eager optimizer rounds after every operation, the fused one once
 
 
@@ -61,7 +68,13 @@ def adamw(weights):
 
 
 @pytest.mark.parametrize(
-    "options", [{"step_function": plain_step}, {"clip": 0.05}, {"make_optimizer": adamw}, {"keep_batchnorm_fp32": True}]
+    "options",
+    [
+        {"step_function": plain_step},
+        {"clip": 0.05},
+        {"make_optimizer": adamw},
+        {"keep_batchnorm_fp32": True},
+    ],
 )
 @pytest.mark.parametrize("precision", MODES)
 def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(precision, options):
@@ -77,19 +90,32 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
         losses = []
         for trainer in (eager, captured, device):
             trainer.set_lr((0.01 if make_optimizer else 0.1) / (step + 1))
-            losses.append(trainer.step(flagged(step, overflow=precision in SCALED and step in (2, 5)))[0].item())
+            losses.append(
+                trainer.step(flagged(step, overflow=precision in SCALED and step in (2, 5)))[
+                    0
+                ].item()
+            )
         tolerance = near if step else 0  # the first forward pass is the same to the bit
         assert losses[1] == losses[2] == pytest.approx(losses[0], rel=tolerance, abs=0), step
-        assert captured.scaler.get_scale() == device.scaler.get_scale() == eager.scaler.get_scale(), step
+        assert (
+            captured.scaler.get_scale() == device.scaler.get_scale() == eager.scaler.get_scale()
+        ), step
     assert_close(eager, captured, near)
     assert same_bits(everything(device), everything(captured))
     assert captured.steps == 12
     if precision in ("amp_fp16", "o2_fp16"):
         assert captured.scaler.state_dict() == eager.scaler.state_dict()
-    assert captured.skipped_steps == device.skipped_steps == eager.skipped_steps == (2 if precision in SCALED else 0)
+    assert (
+        captured.skipped_steps
+        == device.skipped_steps
+        == eager.skipped_steps
+        == (2 if precision in SCALED else 0)
+    )
     # a replay reads its address
     assert captured.optimizer.lr is captured.optimizer.param_groups[0]["lr"] is rate
-    assert device.captured is None and type(device.optimizer) is (DeviceAdamW if make_optimizer else DeviceSGD)
+    assert device.captured is None and type(device.optimizer) is (
+        DeviceAdamW if make_optimizer else DeviceSGD
+    )
     if make_optimizer:
         assert device.optimizer.steps.item() == 12 - device.skipped_steps
     device.start_again()
@@ -108,8 +134,12 @@ def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
 
 @pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-@pytest.mark.parametrize(("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)])
-def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(precision, execution, skipped, scale):
+@pytest.mark.parametrize(
+    ("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
+)
+def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(
+    precision, execution, skipped, scale
+):
     """A hidden state that is no longer finite makes every step overflow, and the scale then means nothing."""
     trainer, record = make_trainer(precision, execution), make_record(precision)
     # on the CPU a warm-up has three steps if something is compiled, else one
@@ -124,9 +154,12 @@ def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(precisio
 def test_the_hidden_state_goes_from_step_to_step_starts_anew_and_may_come_from_elsewhere(kind):
     options = {"lr": 0.5, "clip": 0.25}
     eager, captured = (
-        sgd_trainer(Words(kind), "fp32", word_loss, execution=way, **options) for way in ("eager", "cuda_graph")
+        sgd_trainer(Words(kind), "fp32", word_loss, execution=way, **options)
+        for way in ("eager", "cuda_graph")
     )
-    other = [torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(number)) for number in (5, 6)]
+    other = [
+        torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(number)) for number in (5, 6)
+    ]
     other = tuple(other) if kind == "LSTM" else other[0]
     places = set()
     for first in (other, None, other):  # epochs; at the very first step, too
@@ -141,17 +174,26 @@ def test_the_hidden_state_goes_from_step_to_step_starts_anew_and_may_come_from_e
             places.add(tuple(part.data_ptr() for part in kept))
             for a, b in zip(given, kept, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-    assert len(places) == 1 and places.isdisjoint({tuple(part.data_ptr() for _, part in leaves_of(other))})
+    assert len(places) == 1 and places.isdisjoint(
+        {tuple(part.data_ptr() for _, part in leaves_of(other))}
+    )
     assert_close(eager, captured, 1e-6)
 
 
-PACKED = [pack_sequence([torch.ones(first, 2), torch.ones(second, 2)]) for first, second in ((4, 2), (3, 3))]
+PACKED = [
+    pack_sequence([torch.ones(first, 2), torch.ones(second, 2)])
+    for first, second in ((4, 2), (3, 3))
+]
 
 
 def nested_loss(network, batch, hidden):
     images, labels = batch["images"], batch["more"][0]
     loss, _ = compute_loss(network, (images, labels), None)
-    total = {"mean": images.mean().reshape(1)} if hidden is None else {"mean": hidden["mean"] + images.mean()}
+    total = (
+        {"mean": images.mean().reshape(1)}
+        if hidden is None
+        else {"mean": hidden["mean"] + images.mean()}
+    )
     return loss + 0.01 * total["mean"].sum(), total
 
 
@@ -172,11 +214,16 @@ def nested(seed=1, name="same", **more):
         (nested(packed=PACKED[1]), r"batch\['packed'\]\.batch_sizes"),
     ],
 )
-def test_a_nest_is_trained_on_as_in_eager_mode_and_what_a_graph_cannot_take_is_refused_by_name(second, named):
+def test_a_nest_is_trained_on_as_in_eager_mode_and_what_a_graph_cannot_take_is_refused_by_name(
+    second, named
+):
     eager, captured = pair("fp32", loss=nested_loss)
     states, places = (None, None), set()
     for seed in range(3):
-        results = [trainer.step(nested(seed), state) for trainer, state in zip((eager, captured), states, strict=True)]
+        results = [
+            trainer.step(nested(seed), state)
+            for trainer, state in zip((eager, captured), states, strict=True)
+        ]
         losses, states = zip(*results, strict=True)
         assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
         assert states[1]["mean"].item() == pytest.approx(states[0]["mean"].item())
@@ -212,12 +259,20 @@ def test_a_step_does_not_wait_for_the_device(precision):
     ("name", "options"),
     [
         ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
-        ("efficientnet_regression", {"model": "test_efficientnet", "image_height": 32, "image_width": 32}),
-        *(("lstm_language_model", {"model": model, "units": 16}) for model in ("lstm", "transformer")),
+        (
+            "efficientnet_regression",
+            {"model": "test_efficientnet", "image_height": 32, "image_width": 32},
+        ),
+        *(
+            ("lstm_language_model", {"model": model, "units": 16})
+            for model in ("lstm", "transformer")
+        ),
     ],
 )
 def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
-    experiment = experiment_of(name, dataset="synthetic", max_steps=2, execution="cuda_graph", **options)
+    experiment = experiment_of(
+        name, dataset="synthetic", max_steps=2, execution="cuda_graph", **options
+    )
     trainer = experiment.make_trainer("fp32")
     _, hidden = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
     again = trainer.captured.batch  # making another one is not part of the step
@@ -228,7 +283,12 @@ def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
     assert loss.isfinite()
 
 
-OF_SGD = [{}, {"momentum": 0.9}, {"weight_decay": 0.01}, {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}]
+OF_SGD = [
+    {},
+    {"momentum": 0.9},
+    {"weight_decay": 0.01},
+    {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+]
 OF_ADAMW = [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}]
 
 
@@ -236,16 +296,22 @@ def make_weights(dtype):
     """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
     generator = torch.Generator().manual_seed(0)
     weights = [
-        torch.randn(*shape, generator=generator) for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
+        torch.randn(*shape, generator=generator)
+        for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
     ]
-    weights = [w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w for n, w in enumerate(weights)]
+    weights = [
+        w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w
+        for n, w in enumerate(weights)
+    ]
     return [torch.nn.Parameter(weight.to(dtype)) for weight in weights]
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "dtype"),
     [
-        *itertools.product([torch.optim.SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]),
+        *itertools.product(
+            [torch.optim.SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]
+        ),
         *itertools.product([torch.optim.AdamW], OF_ADAMW, [torch.float32, torch.bfloat16]),
     ],
 )
@@ -274,12 +340,18 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
 def test_several_groups_train_as_with_torch_and_frozen_weights_keep_nothing(kind, precision):
     def make_optimizer(model):
         _, *weights = model.parameters()
-        groups = [{"params": weights[::2]}, {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1}]
+        groups = [
+            {"params": weights[::2]},
+            {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1},
+        ]
         return kind(groups, lr=0.05, weight_decay=0.3)
 
     losses = []
     for scaler in ("pytorch", "device"):
-        network, given = small_network(), {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1}
+        network, given = (
+            small_network(),
+            {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1},
+        )
         network[0].weight.requires_grad_(False)
         trainer = sgd_trainer(network, precision, compute_loss, **given)
         for step in range(4):
@@ -344,11 +416,17 @@ def device(monkeypatch):
         calls.append("step")
         return batch.sum(), None
 
-    fake = types.SimpleNamespace(replay=lambda: calls.append("replay"), reset=lambda: calls.append("reset"))
+    fake = types.SimpleNamespace(
+        replay=lambda: calls.append("replay"), reset=lambda: calls.append("reset")
+    )
     state = types.SimpleNamespace(
         clone_state=lambda: "new", graphsafe_set_state=lambda new: calls.append(f"generator {new}")
     )
-    given = {"stream": lambda stream: contextlib.nullcontext(), "current_stream": lambda: stream, "graph": graph}
+    given = {
+        "stream": lambda stream: contextlib.nullcontext(),
+        "current_stream": lambda: stream,
+        "graph": graph,
+    }
     given |= {"CUDAGraph": lambda: fake, "default_generators": [state]}
     given |= {"max_memory_allocated": lambda device: 700, "memory_allocated": lambda device: 200}
     for name, value in given.items():

@@ -87,7 +87,9 @@ def test_a_layer_is_near_the_ordinary_one_for_any_number_of_rows(bias, shape):
 
 def test_the_share_of_the_work_counts_weights_and_a_model_without_a_fitting_layer_is_unsupported():
     model = layers(64, 32, 10, 48, 16)  # 64 x 32 and 48 x 16 fit; 32 x 10 and 10 x 48 do not
-    assert use_float8(model) == pytest.approx((64 * 32 + 48 * 16) / (64 * 32 + 32 * 10 + 10 * 48 + 48 * 16))
+    assert use_float8(model) == pytest.approx(
+        (64 * 32 + 48 * 16) / (64 * 32 + 32 * 10 + 10 * 48 + 48 * 16)
+    )
     assert [type(layer) is Float8Linear for layer in model] == [True, False, False, True]
     assert not any(isinstance(layer, Float8Linear) for layer in without_float8(model))
     for without in (layers(64, 10, 3), torch.nn.Conv2d(16, 16, 3)):
@@ -118,7 +120,9 @@ def test_training_in_fp8_follows_bf16():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(torch.__version__ < "2.10", reason="PyTorch 2.9's compiler crashes on fp8 on a CPU")
+@pytest.mark.skipif(
+    torch.__version__ < "2.10", reason="PyTorch 2.9's compiler crashes on fp8 on a CPU"
+)
 def test_a_compiled_model_in_fp8_trains_as_an_eager_one():
     eager, compiled = (losses_of("fp8", execution)[0] for execution in ("eager", "compile"))
     assert compiled[:10] == pytest.approx(eager[:10], rel=0.01)

@@ -45,7 +45,9 @@ def written(tmp_path, source, name="f", **known):
 
 def identity(model=None, functions=None, batches=("a",), **options):
     model = model or Net()
-    return identity_of(model, torch.optim.AdamW(model.parameters(), **options), functions or {}, batches)
+    return identity_of(
+        model, torch.optim.AdamW(model.parameters(), **options), functions or {}, batches
+    )
 
 
 def differing(first, second):
@@ -74,7 +76,11 @@ TEXT = "def f(model, batch):\n    '''What it is.'''\n    # why\n    return model
 @pytest.mark.parametrize(
     ("source", "known", "same"),
     [
-        ("\n\n" + TEXT.replace("What it is", "Other words").replace("# why", "# because"), {"scale": 2}, True),
+        (
+            "\n\n" + TEXT.replace("What it is", "Other words").replace("# why", "# because"),
+            {"scale": 2},
+            True,
+        ),
         (TEXT.replace("mean", "sum"), {"scale": 2}, False),
         (TEXT, {"scale": 3}, False),
         (TEXT, {"scale": helper}, False),
@@ -90,7 +96,15 @@ def test_comments_do_not_count_but_code_and_what_it_names_do(tmp_path, source, k
 def test_lambdas_partials_methods_and_classes_are_told_apart():
     scale = 3
     functions = [
-        *(lambda: Net(8), lambda: Net(9), lambda: OtherNet(8), lambda: Net(scale), Net, OtherNet, Net().forward),
+        *(
+            lambda: Net(8),
+            lambda: Net(9),
+            lambda: OtherNet(8),
+            lambda: Net(scale),
+            Net,
+            OtherNet,
+            Net().forward,
+        ),
         *(functools.partial(Net, 8), functools.partial(Net, 9), loss, helper, max),
     ]
     found = [identity(functions={"make_model": one})["make_model"] for one in functions]
@@ -101,7 +115,9 @@ def test_lambdas_partials_methods_and_classes_are_told_apart():
 
 def test_numbers_that_only_repeat_a_training_do_not_count():
     def made(seed, repeat, width):
-        return identity(functions={"make_model": lambda: Net(width + 0 * (seed + repeat))})["make_model"]
+        return identity(functions={"make_model": lambda: Net(width + 0 * (seed + repeat))})[
+            "make_model"
+        ]
 
     assert made(0, 0, 8) == made(5, 2, 8) != made(0, 0, 9)
 
@@ -109,5 +125,8 @@ def test_numbers_that_only_repeat_a_training_do_not_count():
 def test_the_order_of_a_set_which_processes_differ_in_does_not_count(tmp_path):
     text = "f = lambda model, batch: model(batch) in {%s}\n"
     sources = [text % members for members in ("0, 8", "8, 0", "1, 8")]
-    found = [identity(functions={"compute_loss": written(tmp_path, one)})["compute_loss"] for one in sources]
+    found = [
+        identity(functions={"compute_loss": written(tmp_path, one)})["compute_loss"]
+        for one in sources
+    ]
     assert found[0] == found[1] != found[2]

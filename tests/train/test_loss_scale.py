@@ -30,9 +30,22 @@ def made_trainer(scaler, fixed_scale=None):
     [(3, 2.0, 0.5, 1 / 4), (1, 2.0, 0.5, 1 / 2), (7, 4.0, 0.25, 1 / 8), (2000, 2.0, 0.5, 1)],
 )
 def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, backoff, share):
-    rule = {"growth_interval": interval, "growth_factor": growth, "backoff_factor": backoff, "init_scale": 1024.0}
-    draw, weight, scaler = random.Random(seed), torch.nn.Parameter(torch.zeros(1)), torch.amp.GradScaler("cpu", **rule)
-    optimizer, record, trainer = torch.optim.SGD([weight], lr=0.1), make_record(), made_trainer(scaler)
+    rule = {
+        "growth_interval": interval,
+        "growth_factor": growth,
+        "backoff_factor": backoff,
+        "init_scale": 1024.0,
+    }
+    draw, weight, scaler = (
+        random.Random(seed),
+        torch.nn.Parameter(torch.zeros(1)),
+        torch.amp.GradScaler("cpu", **rule),
+    )
+    optimizer, record, trainer = (
+        torch.optim.SGD([weight], lr=0.1),
+        make_record(),
+        made_trainer(scaler),
+    )
     overflows = [draw.random() < share for _ in range(200)]
 
     def take(overflow):
@@ -71,8 +84,13 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
 )
 def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_scale, own, scale):
     scalers = [make_scaler(precision, loss_scale, CPU, on_device) for on_device in (False, True)]
-    assert [type(scaler) for scaler in scalers] == [OwnScaler if own else torch.amp.GradScaler, DeviceScaler]
-    assert [(scaler.is_enabled(), scaler.get_scale()) for scaler in scalers] == [(scale is not None, scale or 1.0)] * 2
+    assert [type(scaler) for scaler in scalers] == [
+        OwnScaler if own else torch.amp.GradScaler,
+        DeviceScaler,
+    ]
+    assert [(scaler.is_enabled(), scaler.get_scale()) for scaler in scalers] == [
+        (scale is not None, scale or 1.0)
+    ] * 2
 
 
 class TwoBranches(torch.nn.Module):
@@ -98,7 +116,10 @@ def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
     trainer.step((*data, "left", "right"))
     both = [weight.detach().clone() for weight in (*trainer.masters, *trainer.weights)]
     trainer.step((*data, "left"))
-    moved = [not torch.equal(a, b) for a, b in zip(both, (*trainer.masters, *trainer.weights), strict=True)]
+    moved = [
+        not torch.equal(a, b)
+        for a, b in zip(both, (*trainer.masters, *trainer.weights), strict=True)
+    ]
     assert moved == [True, True, False, False] * 2  # weight and bias of either side
     assert trainer.masters[2].grad is None
     trainer.step((*data, "left", "right"))
@@ -143,7 +164,10 @@ def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_with
         seen.append(torch.backends.cudnn.benchmark)
         return linear_loss(network, batch, hidden)
 
-    record, trainer = make_record(precision), trainer_of(precision, loss, Weights(5), loss_scale=1024.0)
+    record, trainer = (
+        make_record(precision),
+        trainer_of(precision, loss, Weights(5), loss_scale=1024.0),
+    )
     # the third is lost, but twice it is not
     batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-25, 0.0, last])
     trainer.step(batch)

@@ -8,7 +8,12 @@ import torch
 from small_training import CPU, MODES, compute_loss, make_record, make_trainer, sgd_trainer
 
 from mixed_precision_study.parameters import Unsupported
-from mixed_precision_study.train.precision import PRECISIONS, cast_model, check_supported, set_fp32_precision
+from mixed_precision_study.train.precision import (
+    PRECISIONS,
+    cast_model,
+    check_supported,
+    set_fp32_precision,
+)
 from mixed_precision_study.train.step import describe_trainer
 
 
@@ -35,7 +40,9 @@ def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision, ke
     of_norm = torch.float32 if keep or precision == "o2_fp16" else wanted
     assert norm.weight.dtype == norm.running_mean.dtype == of_norm
     assert norm.num_batches_tracked is None  # it would cost a kernel per step
-    assert {m.dtype for m in trainer.masters} == ({torch.float32} if precision == "o2_fp16" else {wanted, of_norm})
+    assert {m.dtype for m in trainer.masters} == (
+        {torch.float32} if precision == "o2_fp16" else {wanted, of_norm}
+    )
     optimized = [w for group in trainer.optimizer.param_groups for w in group["params"]]
     assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
 
@@ -89,7 +96,10 @@ WRONG = "a convolution in fp16 differs from fp32 by nan of its norm"
 @pytest.mark.parametrize(
     ("precision", "execution", "capability", "says"),
     [
-        *((name, "eager", None, f"{name} needs an NVIDIA GPU") for name in ("tf32", "amp_fp16", "o2_fp16", "o3_fp16")),
+        *(
+            (name, "eager", None, f"{name} needs an NVIDIA GPU")
+            for name in ("tf32", "amp_fp16", "o2_fp16", "o3_fp16")
+        ),
         ("fp32", "cuda_graph", None, '"cuda_graph" needs'),
         ("amp_bf16", "compile_cuda_graph", None, '"compile_cuda_graph" needs'),
         ("tf32", "eager", (7, 5), r"8\.0 \(Ampere\).*7\.5"),
@@ -102,7 +112,9 @@ WRONG = "a convolution in fp16 differs from fp32 by nan of its norm"
         *((name, "eager", (8, 0), None) for name in MODES),
     ],
 )
-def test_what_a_device_cannot_run_is_unsupported(monkeypatch, precision, execution, capability, says):
+def test_what_a_device_cannot_run_is_unsupported(
+    monkeypatch, precision, execution, capability, says
+):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     device = GPU if capability else CPU
     for checked in (None, "passed"):

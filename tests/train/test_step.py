@@ -51,7 +51,9 @@ both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("precision", SCALED)
 @both_executions
 def test_a_skipped_step_changes_no_bit_of_weights_masters_and_momenta(execution, precision, scale):
-    trainer = make_trainer(precision, flagged_loss, execution=execution, **({"loss_scale": scale} if scale else {}))
+    trainer = make_trainer(
+        precision, flagged_loss, execution=execution, **({"loss_scale": scale} if scale else {})
+    )
     grow_soon(trainer.scaler, 2)
     for number in range(6):
         before = everything(trainer)
@@ -98,13 +100,20 @@ def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision, mak
         scaler.step(optimizer)
         scaler.update()
         assert trainer.step((images, labels))[0].item() == loss.item(), number
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), trainer.weights, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(network.parameters(), trainer.weights, strict=True)
+    )
 
 
 @pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16"])
 @of_both_optimizers
-def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(make_optimizer, precision):
-    network, trainer = small_network(), make_trainer(precision, make_optimizer=make_optimizer, loss_scale=1024.0)
+def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(
+    make_optimizer, precision
+):
+    network, trainer = (
+        small_network(),
+        make_trainer(precision, make_optimizer=make_optimizer, loss_scale=1024.0),
+    )
     copies = [weight.detach().clone().requires_grad_() for weight in network.parameters()]
     network.half()
     if precision == "o2_fp16":
@@ -124,7 +133,9 @@ def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(make_o
                 weight.copy_(master)
         # the scaler rounds otherwise when it unscales fp16
         near = 0 if precision == "o2_fp16" else 2e-3
-        assert trainer.step((images, labels))[0].item() == pytest.approx(loss.item(), rel=near, abs=0), number
+        assert trainer.step((images, labels))[0].item() == pytest.approx(
+            loss.item(), rel=near, abs=0
+        ), number
 
 
 @both_executions
@@ -136,7 +147,13 @@ def test_the_step_that_is_given_is_the_one_that_is_taken(execution):
         trainer.step(make_batch(number))
     assert len(taken) == trainer.steps == 3
     network, _, *given, mode = taken[-1]
-    assert (network, *given) == (trainer.network, None, trainer.loss_of, trainer.optimizer, trainer.scaler)
+    assert (network, *given) == (
+        trainer.network,
+        None,
+        trainer.loss_of,
+        trainer.optimizer,
+        trainer.scaler,
+    )
     # within a graph autocast's copies would be those of its capture
     assert mode.cache is (execution == "eager")
 
@@ -145,7 +162,9 @@ def test_the_step_that_is_given_is_the_one_that_is_taken(execution):
 @both_executions
 def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
     trainer, record = make_trainer(precision, execution=execution), make_record(precision)
-    start = [tensor.clone() for tensor in (*trainer.network.state_dict().values(), *trainer.masters)]
+    start = [
+        tensor.clone() for tensor in (*trainer.network.state_dict().values(), *trainer.masters)
+    ]
     places = [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)]
     momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
     warm_up(record, trainer, lambda: iter([make_batch(0), make_batch(1)]))
@@ -187,13 +206,19 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
         log.begin(16)
         timed_epoch(record, trainer, slowly(), lambda step: rates.append(step) or 0.1, log=log)
     losses = [expected.step(make_batch(number % 20))[0].item() for number in range(40)]
-    assert record.train_loss == [pytest.approx(sum(part) / 20) for part in (losses[:20], losses[20:])]
+    assert record.train_loss == [
+        pytest.approx(sum(part) / 20) for part in (losses[:20], losses[20:])
+    ]
     assert rates == list(range(40))
     assert [entry[:3] for entry in record.training_log] == [
         [1 + number // 20, number % 20 + 1, losses[number]] for number in (9, 19, 29, 39)
     ]
     assert sampled == ["on", "off"] * 2
-    assert len(record.epoch_seconds) == 2 and len(record.step_ms_all) == 40 and len(record.block_seconds) == 20
+    assert (
+        len(record.epoch_seconds) == 2
+        and len(record.step_ms_all) == 40
+        and len(record.block_seconds) == 20
+    )
     for epoch in (0, 1):
         steps = sum(record.step_ms_all[20 * epoch : 20 * epoch + 20]) / 1000
         # they lie within it
@@ -204,7 +229,9 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
     assert record.loss_scale_trace == record.overflow_steps == []
 
 
-@pytest.mark.parametrize("options", [{}, {"execution": "cuda_graph"}, {"scaler": "device"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"execution": "cuda_graph"}, {"scaler": "device"}], ids=str
+)
 def test_skipped_steps_are_counted_and_their_loss_is_left_out(options):
     trainer, other = (make_trainer("amp_fp16", flagged_loss, **options) for _ in range(2))
     record = make_record("amp_fp16")
@@ -212,22 +239,33 @@ def test_skipped_steps_are_counted_and_their_loss_is_left_out(options):
         batches = [flagged(number, number == skipped) for number in range(4)]
         timed_epoch(record, trainer, batches)
         losses = [other.step(batch)[0].item() for batch in batches]
-        assert record.train_loss[-1] == pytest.approx((sum(losses[:skipped]) + sum(losses[skipped + 1 :])) / 3)
+        assert record.train_loss[-1] == pytest.approx(
+            (sum(losses[:skipped]) + sum(losses[skipped + 1 :])) / 3
+        )
     assert record.skipped_steps == 2
     assert record.overflow_steps == [1, 7]  # counted on through the epochs of a repeat
     assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0], [8, 16384.0]]
 
 
 @pytest.mark.parametrize(
-    ("precision", "scale", "why"), [("amp_fp16", 64, "at loss scale 64$"), ("fp32", 1, "loss is not finite")]
+    ("precision", "scale", "why"),
+    [("amp_fp16", 64, "at loss scale 64$"), ("fp32", 1, "loss is not finite")],
 )
 @both_executions
-def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(execution, precision, scale, why):
-    trainer, record = make_trainer(precision, flagged_loss, execution=execution, loss_scale=scale), make_record()
+def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(
+    execution, precision, scale, why
+):
+    trainer, record = (
+        make_trainer(precision, flagged_loss, execution=execution, loss_scale=scale),
+        make_record(),
+    )
     with pytest.raises(Diverged, match=why):
         timed_epoch(record, trainer, [flagged(0, overflow=True)] * 2)
     trace = ([[0, 64.0]], [0, 1]) if precision == "amp_fp16" else ([], [])
-    assert (record.loss_scale_trace, record.overflow_steps, record.skipped_steps) == (*trace, len(trace[1]))
+    assert (record.loss_scale_trace, record.overflow_steps, record.skipped_steps) == (
+        *trace,
+        len(trace[1]),
+    )
     assert len(record.epoch_seconds) == 1  # what was measured stays
     if execution == "eager":  # a graph does not know whether its step called the scaler
         idle = make_trainer("fp32", step_function=lambda *_: (torch.ones(()), None))
@@ -236,7 +274,9 @@ def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(executio
 
 
 @pytest.mark.parametrize("search", [True, False])
-def test_evaluating_takes_no_gradients_and_goes_back_to_training_even_after_an_error(search, monkeypatch):
+def test_evaluating_takes_no_gradients_and_goes_back_to_training_even_after_an_error(
+    search, monkeypatch
+):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", search)
     trainer = make_trainer("amp_bf16")
     for error in (None, ZeroDivisionError):
@@ -257,16 +297,22 @@ def test_a_batch_normalisation_that_averages_over_all_steps_keeps_their_count():
 
 
 NEEDS_COMPILER = pytest.mark.skipif(
-    not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")), reason="no C++ compiler"
+    not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")),
+    reason="no C++ compiler",
 )
 
 
 @NEEDS_COMPILER
 @pytest.mark.slow
-@pytest.mark.parametrize(("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")])
+@pytest.mark.parametrize(
+    ("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")]
+)
 def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epoch(execution, mode):
     set_fp32_precision("fp32")
-    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution=execution, compile_mode=mode)
+    eager, compiled = (
+        make_trainer("fp32"),
+        make_trainer("fp32", execution=execution, compile_mode=mode),
+    )
     compiled.network.to(memory_format=torch.channels_last)  # its momenta follow
     records = [make_record(), make_record()]
     for record, trainer in zip(records, (eager, compiled), strict=True):
@@ -321,23 +367,35 @@ def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_say
     off, record, quick, cpu, plain = (make_record() for _ in range(5))
     read_search(off, pretend_trainer(), 3.0, 0.5)
     allow_search()
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, SEARCH_LIMIT)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (
+        True,
+        SEARCH_LIMIT,
+    )
     # the second time it has searched already, in the last probe or an earlier repeat
     for first in (3.0, 0.6):
         read_search(record, pretend_trainer(), first, 0.5)
-        assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (2.5, 10, None)
+        assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (
+            2.5,
+            10,
+            None,
+        )
     read_search(cpu, pretend_trainer("cpu"), 3.0, 0.5)
     read_search(plain, pretend_trainer(layer=torch.nn.Linear(2, 2)), 3.0, 0.5)
     read_search(quick, pretend_trainer(), 0.4, 0.5)
     assert quick.search_seconds == 0
-    assert {one.search_seconds or one.search_limit_algorithms for one in (off, cpu, plain)} == {None}
+    assert {one.search_seconds or one.search_limit_algorithms for one in (off, cpu, plain)} == {
+        None
+    }
     assert len({one.search_reason for one in (off, cpu, plain)}) == 3
 
 
 @pytest.mark.parametrize(
-    ("most", "step_seconds", "limit"), [(10, 0.0, 10), (10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (2, 2.8, 2)]
+    ("most", "step_seconds", "limit"),
+    [(10, 0.0, 10), (10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (2, 2.8, 2)],
 )
-def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most, step_seconds, limit):
+def test_where_a_step_takes_long_fewer_algorithms_are_searched(
+    monkeypatch, most, step_seconds, limit
+):
     monkeypatch.setattr(f"{STEP}.SEARCH_LIMIT", most)
     for switch in ("benchmark", "benchmark_limit"):
         monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
@@ -347,8 +405,12 @@ def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most
 
 def test_compiling_is_no_part_of_the_search(monkeypatch):
     given, spent = [], iter([10.0, 12.5, *[12.5] * 9])
-    monkeypatch.setattr(f"{STEP}.read_compiler", lambda compiled: {"graphs": 0, "seconds": next(spent)})
-    monkeypatch.setattr(f"{STEP}.read_search", lambda record, trainer, *seconds: given.append(seconds))
+    monkeypatch.setattr(
+        f"{STEP}.read_compiler", lambda compiled: {"graphs": 0, "seconds": next(spent)}
+    )
+    monkeypatch.setattr(
+        f"{STEP}.read_search", lambda record, trainer, *seconds: given.append(seconds)
+    )
     trainer, record = make_trainer("fp32"), make_record()
     warm_up(record, trainer, lambda: iter([make_batch()]))
     ((first, steady),) = given
