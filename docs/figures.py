@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mixed_precision_study.report import first_screen, growth, ladder, quality  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, opening, picture_of  # noqa: E402
+from mixed_precision_study.report.charts import chart_style, picture_of, time_and_memory  # noqa: E402
 from mixed_precision_study.report.names import short_name  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.sure import cell_of  # noqa: E402
@@ -273,7 +273,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     """Draw every picture in a row and, for phones, in one column, each for light and dark pages."""
     IMAGES.mkdir(exist_ok=True)
     pictures = {
-        "opening": lambda: opening(
+        "opening": lambda: time_and_memory(
             first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])
         ),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),

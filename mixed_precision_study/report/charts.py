@@ -1,21 +1,17 @@
-"""The look of every chart, the opening figure, and charts as pictures: PNG for notebooks, SVG for the page."""
+"""The look of every chart, and charts as pictures: PNG for notebooks, SVG for the page."""
 
 import html
 import io
 import math
 import re
-import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import PIL.Image
 from cycler import cycler
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
@@ -24,35 +20,24 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from .names import COLOURS, ORDER, short_name
-from .words import listed, times
-
 # the page sets them anew for its dark mode
-INK, SOFT, LINE, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"
-THEME = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", PAPER: "paper"}
+INK, SOFT, LINE, GROUND, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#e8ebef", "#ffffff"
+THEME = {
+    INK: "ink",
+    "#000000": "ink",
+    SOFT: "soft",
+    LINE: "line",
+    GROUND: "ground",
+    PAPER: "paper",
+}
 # of a picture on a dark page
-DARK = {INK: "#f0f6fc", SOFT: "#9198a1", LINE: "#3d444d", PAPER: "#0d1117"}
+DARK = {INK: "#f0f6fc", SOFT: "#9198a1", LINE: "#3d444d", GROUND: "#262c36", PAPER: "#0d1117"}
 PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
 GAP = 0.3  # inches between panels
 ROW = 3 * PANEL + 2 * GAP
 DOTS = 120  # per inch of a PNG
 COLOURS_OF_A_PNG = 64  # its commonest ones; more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
-BLOCK_GAP = 0.6  # of a bar
-FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
-SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
-# a bar's height, and the highest mark on it
-BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))
-BARS: dict = {
-    "palette": COLOURS,
-    "saturation": 1,
-    "width": 0.88,
-    "dodge": False,
-    "native_scale": True,
-    "errorbar": None,
-    "legend": False,
-    "linewidth": 0,
-}
 STATUS = {
     "oom": "out of memory",
     "diverged": "did not learn",
@@ -99,201 +84,6 @@ def chart_style() -> Iterator[None]:
         warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support")
         plt.rcParams.update(STYLE)
         yield
-
-
-def opening(bars: pd.DataFrame) -> list[Figure]:
-    """Draw the rows of bars_of() as bars, a panel of eight at most for each model and task, all equally wide."""
-    bars = bars.astype(
-        dict.fromkeys(
-            ("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float
-        )
-    )
-    panels = [
-        panel
-        for _, rows in bars.groupby(["model", "task"], sort=False)
-        for panel in panels_of(rows)
-    ]
-    room = max(FEWEST_BARS, *(panel.x.max() + 1 for panel in panels))
-    lines = max(name.count("\n") for panel in panels for name in panel.block)
-    with chart_style():
-        return [draw_panel(panel, room, lines, bars.gib.notna().any()) for panel in panels]
-
-
-def opening_note(bars: pd.DataFrame) -> str:
-    """Return what the labels and marks of the opening figure mean, as Markdown; it names only what is there."""
-    baselines = [short_name(name) for name in ORDER if name in set(bars.baseline)]
-    others = bars[
-        ~bars.precision.isin(["fp32", "tf32"])
-        | bars.ratio.notna() & (bars.precision != bars.baseline)
-    ]
-    texts = []
-    if others.ratio.notna().any():
-        texts.append(
-            f"The labels on the bars compare with {' or '.join(baselines)} of the same block."
-        )
-    lacking = list(bars[bars.baseline == "fp32"].model.unique())
-    if len(baselines) == 2:
-        texts.append(f"{listed(lacking)} had no run in TF32, so fp32 takes its place there.")
-    if ((others.low <= 1) & (others.high >= 1)).any():
-        texts.append("~ means that 1 lies in the 95% interval.")
-    if (others.ratio.notna() & others.low.isna()).any():
-        texts.append(
-            "A ratio in grey has no interval, because it rests on too few processes or hosts."
-        )
-    if others.stands.fillna(False).astype(bool).any():
-        texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
-    if bars.runs.max() > 1:
-        texts.append(
-            "Bars are means over runs, thin lines reach from the fastest to the slowest run, and ratios are of pairs."
-        )
-    if bars.gib.notna().any():
-        texts.append("Memory is PyTorch's peak without the data set.")
-    return " ".join(texts)
-
-
-def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split the bars of a model into panels of whole blocks, with `x`, their place, and `block`, the name below."""
-    rows = rows.assign(
-        **{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in BAR_PARTS}
-    )
-    panels: list[list[pd.DataFrame]] = []
-    for _, block in rows.groupby("comparison", sort=False):
-        block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
-        if not panels or sum(map(len, panels[-1])) + len(block) > MOST_BARS:
-            panels.append([])
-        start = sum(map(len, panels[-1])) + BLOCK_GAP * len(panels[-1])
-        name = " · ".join(filter(None, block[["way", "more"]].iloc[0]))
-        x = [start + place for place in range(len(block))]
-        panels[-1].append(
-            block.assign(
-                x=x, block=textwrap.fill(name, max(12, 6 * len(block) - 1)).replace(" ·\n", "\n")
-            )
-        )
-    return [pd.concat(blocks, ignore_index=True) for blocks in panels]
-
-
-def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure:
-    """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory where it is known."""
-    # here, because it takes a second to load and most charts are drawn without it
-    import seaborn as sns
-
-    task = textwrap.fill(bars.task.iloc[0], 46)
-    # points; "pure bf16" takes two lines
-    names_below = 28 if "bf16_true" in set(bars.precision) else 18
-    head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
-    total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
-    figure = plt.figure(figsize=(PANEL, total))
-    name = {"va": "top", "gid": "model"}  # the page hides it below cards that say the same
-    figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
-    figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, linespacing=1.25, **name)
-    tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
-    over = bars[bars.ratio.notna() & (bars.precision != bars.baseline)].baseline.map(short_name)
-    marks = (
-        (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}")
-        if len(over)
-        else ("", "")
-    )
-    for place, (part, high) in enumerate(BAR_PARTS[: 1 + gib]):
-        top, inches = tops[part]
-        axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
-        what = ("seconds per epoch", "peak memory, GiB")[place] + marks[place]
-        figure.text(0, (top + 0.34) / total, what, size=9, color=SOFT)
-        if len(known := bars.dropna(subset=part)):
-            sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
-        most = bars[f"most_{part}"].iloc[0]
-        axes.set(
-            xlim=(-0.5, room - 0.5),
-            ylim=(0, most if most > 0 else 1),
-            xticks=[],
-            yticks=[],
-            xlabel="",
-            ylabel="",
-        )
-        axes.spines["left"].set_visible(False)
-        label_bars(axes, bars, part, high, inches)
-    axes = figure.axes[0]
-    below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
-    for bar in bars.itertuples():
-        axes.annotate(
-            short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below
-        )
-    for _, block in bars.groupby("comparison", sort=False):
-        axes.annotate(
-            block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=9.5, **below
-        )
-    return figure
-
-
-def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: float) -> None:
-    """Write what a bar says above it, name it for tests, and draw the line from the fastest to the slowest run."""
-    line = 0.13 * axes.get_ylim()[1] / inches  # height of a line of text
-    for patch in (one for container in axes.containers for one in container):
-        bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
-        # seaborn's are wider beside a gap
-        place = {"x": bar.x - BARS["width"] / 2, "width": BARS["width"]}
-        patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False, **place)
-    before, letters = -1.0, 0
-    for bar in bars.itertuples():
-        height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.precision}"
-        if pd.isna(height):
-            if part == "seconds":
-                why = STATUS.get(bar.status, bar.status)
-                axes.text(
-                    bar.x,
-                    0.3 * line,
-                    why,
-                    rotation=90,
-                    ha="center",
-                    va="bottom",
-                    color=SOFT,
-                    gid=gid,
-                )
-            before = -1.0
-            continue
-        text, sure, bold = label_of(bar, bars[bars.comparison == bar.comparison], part)
-        if part == "seconds" and bar.seconds_high - bar.seconds_low > 0.1 * line:
-            axes.vlines(
-                bar.x, bar.seconds_low, bar.seconds_high, color=INK, linewidth=1.1, clip_on=False
-            )
-        top = getattr(bar, high) + 0.25 * line
-        if len(text) + letters > 10 and abs(top - before) < line:  # neighbours would touch
-            top = before + line
-        colour, weight = INK if sure else SOFT, "bold" if bold else "normal"
-        size = 8.5 if "%" in text else None  # two of them stand side by side
-        axes.text(
-            bar.x,
-            top,
-            text,
-            ha="center",
-            va="bottom",
-            color=colour,
-            weight=weight,
-            gid=gid,
-            size=size,
-        )
-        before, letters = top, len(text)
-
-
-def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]:
-    """Return a bar's label (a value, or a ratio or change), whether it is sure, and whether it is the fastest."""
-    if part == "seconds":
-        if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
-            return (
-                f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s",
-                False,
-                False,
-            )
-        text = f"{'~' if bar.low <= 1 <= bar.high else ''}{times(bar.ratio)}"
-        return (
-            text,
-            bar.low > 1 or bar.high < 1,
-            bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max(),
-        )
-    base = block.gib[block.precision == bar.baseline].max()
-    if bar.precision in ("fp32", "tf32") or pd.isna(base):
-        return f"{bar.gib:.{1 if bar.gib >= 9.95 else 2}f}", False, False
-    change = round(100 * (bar.gib / base - 1))
-    return f"{change:+d}%".replace("-", "−") if change else "same", True, False
 
 
 def darken(figure: Figure) -> None:

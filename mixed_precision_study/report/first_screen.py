@@ -1,27 +1,28 @@
-"""The first screen: the finding as title, a card for each model, and the opening figure of time and memory.
+"""The first screen: the finding as title, a card for each model, its ratios as dots, and what to run next.
 
-Rules. A card shows the fastest 16-bit format of its model that loses no quality beyond the margin, in the way of
-execution in which it is fastest. It was chosen after measuring, so the figure shows every format. Where TF32 is faster
-than that, the card says by how much. On a CPU nothing is judged.
+Rules. A card shows both 16-bit formats of AMP, because choosing one after measuring would favour it. It shows them in
+the way of execution in which the faster one of those that lose no quality is fastest. On a CPU nothing is judged, so
+the screen lists what worked.
 """
+
+from typing import Any
 
 import pandas as pd
 
 from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
-from .charts import opening, opening_note
-from .names import bare, in_way, precision_name
+from .dots import dots, dots_note, ratio_rows
+from .names import ORDER, bare, in_way, precision_name, short_name
 from .section import Cards, Heading, Section, Sentence
 from .tables import Tables, bars_of
 from .words import count, listed, plain, short, span, times
 
 BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
-# comparisons of the opening figure; further ones stand in the table of all numbers
-MOST_BLOCKS = 60
 MOST_MODELS = 6  # with more models the study's own figure opens the report
 ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
+LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
 NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
@@ -120,57 +121,81 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
 
 
 def quality_line(tables: Tables, number: int, precision: str) -> str:
-    """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
+    """Return in a clause whether a precision keeps the quality of fp32, or why that is not known."""
     found = tables.quality[
         (tables.quality.comparison == number) & (tables.quality.precision == precision)
     ]
     if found.empty:
-        return "Quality not compared with fp32"
+        return "quality not compared with fp32"
     one = found.iloc[0]
-    name = one.metric.replace("_", " ").capitalize()
+    name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
         return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
     within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
     return f"{name}: {within}, {one.seeds} seeds"
 
 
-def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a card for each model: name, task, number, what it is compared with, how, cost and quality."""
+def each(clauses: dict[str, str]) -> str:
+    """Return {name: clause} as one line, in which clauses that are alike are said once."""
+    alike: dict[str, list[str]] = {}
+    for name, clause in clauses.items():
+        alike.setdefault(clause, []).append(name)
+    return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
+
+
+def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
+    """Return a card for each model: name, task, the numbers of both formats, how, cost and quality."""
     cards = []
+    ratios = tables.ratios.set_index(["comparison", "precision", "baseline"]).ratio
     for best in best_of(tables, bars).itertuples():
-        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[
-            0
+        block = bars[(bars.comparison == best.comparison) & bars.ratio.notna()]
+        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)]
+        shown = block[block.precision.isin(FORMATS)]
+        if shown.empty:
+            shown = block[block.precision == best.precision]
+        name_of_base, names = precision_name(best.baseline), [*map(short_name, shown.precision)]
+        strict = [ratios.get((best.comparison, one, "fp32")) for one in shown.precision]
+        against = f"as fast as {name_of_base}"
+        if best.baseline != "fp32" and None not in strict:
+            against += f", {' and '.join(map(times, strict))} as fast as fp32"
+        how = in_way(best.way)
+        if shown.processes.min() < FEWEST_PROCESSES:
+            how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
+        seconds = [f"{name} {short(one)}" for name, one in zip(names, shown.seconds, strict=True)]
+        lines = [
+            f"{how[0].upper()}{how[1:]}",
+            f"{name_of_base} {short(base.seconds.iloc[0])} → {', '.join(seconds)} s/epoch",
         ]
-        against = f"as fast as {precision_name(best.baseline)}"
-        strict = tables.ratios[
-            (tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")
-        ]
-        strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
-        if len(strict):
-            against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        cost = (
-            f"{precision_name(best.baseline)} {short(base.seconds)} → {short(best.seconds)} s/epoch"
-        )
-        if pd.notna(best.saved):
-            change = round(100 * best.saved)
-            cost += (
-                f" · {abs(change)}% {'less' if change > 0 else 'more'} memory"
-                if change
-                else " · the same memory"
+        if shown.saved.notna().all():
+            saved = zip(names, map(memory_words, shown.saved), strict=True)
+            lines.append(each(dict(saved)))
+        lines.append(
+            each(
+                {
+                    short_name(one): quality_line(tables, best.comparison, one)
+                    for one in shown.precision
+                }
             )
-        how = f"{precision_name(best.precision)}, all {in_way(best.way)}"
-        if best.ratio < 1 - ALIKE_WITHIN:
-            how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
-        elif best.processes < FEWEST_PROCESSES:
-            how += f" ({count(int(best.processes), 'run')}, so no interval)"
-        number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(
-            best.ratio
         )
-        lines = [how, cost, quality_line(tables, best.comparison, best.precision)]
+        numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
         cards.append(
-            dict(name=best.model, task=best.task, number=number, against=against, lines=lines)
+            dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
         )
     return cards
+
+
+def number_of(bar: Any) -> str:
+    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
+    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
+    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+
+
+def memory_words(saved: float) -> str:
+    """Return a share of memory that is saved in words, such as "31% less memory"."""
+    change = round(100 * saved)
+    if not change:
+        return "the same memory"
+    return f"{abs(change)}% {'less' if change > 0 else 'more'} memory"
 
 
 def facts(tables: Tables) -> str:
@@ -204,13 +229,46 @@ def facts(tables: Tables) -> str:
     return " · ".join(filter(None, parts))
 
 
-def opening_bars(bars: pd.DataFrame, way: str) -> pd.DataFrame:
-    """Return the bars of the opening figure: of a model's three or more ways, eager mode and that of the title."""
-    fastest = bars.sort_values("seconds").drop_duplicates(["model", "task", "way"]).comparison
-    groups = bars.groupby(["model", "task"])
-    several = groups.comparison.transform("nunique") > 2
-    both = groups.way.transform(lambda ways: {"eager", way} <= set(ways))
-    return bars[~(several & both) | bars.comparison.isin(fastest) & bars.way.isin(["eager", way])]
+def worked(tables: Tables) -> list[dict]:
+    """Return a row for each comparison of a CPU run: which precisions trained, which need a GPU, which failed."""
+    rows = []
+    for number, comparison in tables.comparisons.iterrows():
+        ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
+        for precision in ORDER:
+            for run in tables.runs(number, precision, ok=False)[:1]:
+                needs = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
+                ends[needs].append(short_name(precision))
+        run_as = ", ".join(filter(None, (comparison.way, comparison.more)))
+        rows.append(
+            {"model": comparison["name"], "task": comparison.task, "run": run_as}
+            | {end: ", ".join(names) or "-" for end, names in ends.items()}
+        )
+    return rows
+
+
+def next_command(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return what to run next where a model was trained in eager mode alone and AMP gained little, else ""."""
+    groups = bars.groupby("model").way
+    only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
+    amp = only_eager[only_eager.precision.isin(FORMATS) & only_eager.ratio.notna()]
+    slow = amp[amp.ratio < LITTLE_GAIN]
+    if slow.empty:
+        return ""
+    models = listed([*slow.model.map(bare).unique()], "and")
+    return (
+        f"AMP gained little for {models}, because in eager mode the GPU waits for the CPU. As a CUDA graph it does not"
+        f" wait, so measure that next: `python run_all.py {tables.name or 'quick'} -p execution cuda_graph"
+        " -p channels_last true`."
+    )
+
+
+def cpu_screen(screen: Section, tables: Tables) -> None:
+    """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
+    screen.table(worked(tables), common=("task", "run"))
+    screen.say(
+        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a machine with an NVIDIA"
+        " GPU, or in a notebook of Colab or Kaggle with one, run `python run_all.py`."
+    )
 
 
 def section(tables: Tables, subject: Section | None = None) -> Section:
@@ -231,17 +289,15 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         ]
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
+    elif tables.on_cpu:
+        cpu_screen(screen, tables)
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        shown = opening_bars(bars, way)
-        shown = shown[shown.comparison.isin(shown.comparison.unique()[:MOST_BLOCKS])]
-        figures = opening(shown)
-        if not tables.on_cpu and (cards := cards_of(tables, bars)):
-            screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
-        screen.chart(
-            figures,
-            "time_and_memory",
-            f"{found}. Bars of the seconds of an epoch and of peak memory.",
-        )
-        elsewhere = "Other comparisons stand further down." if len(shown) < len(bars) else ""
-        screen.say(f"{opening_note(shown)} {elsewhere}".strip())
+        if cards := cards_of(tables, bars):
+            screen.parts.append(Cards(cards))
+        if command := next_command(tables, bars):
+            screen.say(command)
+        rows = ratio_rows(tables, bars)
+        if len(rows):
+            screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
+            screen.say(dots_note(rows))
     return screen

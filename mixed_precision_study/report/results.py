@@ -11,7 +11,8 @@ import pandas as pd
 from ..judge.bottleneck import find_bottleneck
 from ..judge.verdict import NOT_TRAINED, verdict
 from ..store.record import RunRecord, flat_record
-from .charts import STATUS, opening, opening_note, picture_of
+from .bars import time_and_memory, time_and_memory_note
+from .charts import STATUS, picture_of
 from .names import METRICS, ORDER, precision_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
 from .words import listed, short
@@ -137,11 +138,11 @@ def show(records: list[RunRecord]) -> None:
 
         show_table = display
     if in_notebook() and not tables.on_cpu and len(bars) > 1:
-        figures = opening(bars)
+        figures = time_and_memory(bars)
         for figure in figures:
             plt.close(figure)  # else a notebook shows it again
-        display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
-        print(textwrap.fill(opening_note(bars), LINE_LENGTH))
+        display(Image(picture_of(figures), width=WIDTH, alt=time_and_memory_note(bars)))
+        print(textwrap.fill(time_and_memory_note(bars), LINE_LENGTH))
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):

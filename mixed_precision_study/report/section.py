@@ -134,32 +134,32 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
 
 @dataclass
 class Cards:
-    """A big number for each model: dicts with `name`, `task`, `number` ("3.2×"), `against` and `lines`, all texts."""
+    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, and `numbers` by format."""
 
     cards: list[dict]
-    # whether the panel of a chart stands below each card, so that its name is said already
-    over: bool = False
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         cells, texts = [], []
         for card in self.cards:
-            name, task, number, against, *lines = (
+            name, task, against, *lines = (
                 html.escape(printable(str(text)))
-                for text in (
-                    *(card[key] for key in ("name", "task", "number", "against")),
-                    *card["lines"],
-                )
+                for text in (card["name"], card["task"], card["against"], *card["lines"])
             )
-            big = f"<strong>{number}</strong> <span>{against.replace(', ', ',<br>')}</span>"
-            cells.append("<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, *lines)))
+            numbers = {key: html.escape(str(number)) for key, number in card["numbers"].items()}
+            big = " ".join(
+                f"<strong>{number}</strong> <span>{html.escape(key)}</span>"
+                for key, number in numbers.items()
+            )
+            cells.append(
+                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, against, *lines))
+            )
+            said = ", ".join(f"{key} {number}" for key, number in card["numbers"].items())
             texts.append(
-                f"{card['name']}, {card['task']}: {card['number']} {card['against']}; {'; '.join(card['lines'])}"
+                f"{card['name']}, {card['task']}: {said} {card['against']}; {'; '.join(card['lines'])}"
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
         body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
-        page = (
-            f'<table class="cards{" over" * self.over} {NO_FORMULA}"><tbody>{body}</tbody></table>'
-        )
+        page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
         return {"text/html": page, "text/plain": "\n".join(texts)}
 
 

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 from ..parameters import error_line
 from . import (
     articles,
+    bars,
     energy_used,
     first_screen,
     growth,
@@ -34,6 +35,7 @@ SUBJECTS = {
     "quality": quality,
 }
 SECTIONS = (
+    bars,
     why,
     sure,
     ladder,

@@ -16,8 +16,8 @@ from mixed_precision_study.report.charts import (
     INK,
     PAPER,
     chart_style,
-    opening,
-    opening_note,
+
+    time_and_memory_note,
     picture_of,
 )
 from mixed_precision_study.report.names import COLOURS
@@ -67,7 +67,7 @@ def frame(rows=ROWS, model="ResNet-18"):
 
 @pytest.fixture(scope="module")
 def figures():
-    return opening(frame(ROWS[::-1]))  # in whatever order the rows come
+    return time_and_memory(frame(ROWS[::-1]))  # in whatever order the rows come
 
 
 def test_labels_heights_colours_and_order_are_those_of_the_frame(figures):
@@ -94,7 +94,7 @@ def test_labels_heights_colours_and_order_are_those_of_the_frame(figures):
 
 
 def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
-    (figure,) = opening(frame([ROWS[0], *((*row[:4], *ROWS[4][4:]) for row in ROWS[1:3]), ROWS[3]]))
+    (figure,) = time_and_memory(frame([ROWS[0], *((*row[:4], *ROWS[4][4:]) for row in ROWS[1:3]), ROWS[3]]))
     bars = [
         (bar.get_x() + bar.get_width() / 2, bar.get_width())
         for bar in figure.axes[0].patches
@@ -105,11 +105,11 @@ def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
 
 def test_where_no_memory_is_known_as_on_a_cpu_no_room_is_left_for_it(figures):
     without = frame(ROWS[:4]).assign(gib=None)
-    (figure,) = opening(without)
+    (figure,) = time_and_memory(without)
     assert (len(figure.axes), len(figures[0].axes)) == (1, 2) and figure.get_figheight() < figures[
         0
     ].get_figheight()
-    assert ["Memory" in opening_note(bars) for bars in (without, frame())] == [False, True]
+    assert ["Memory" in time_and_memory_note(bars) for bars in (without, frame())] == [False, True]
 
 
 def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_colours_of_the_page():

@@ -9,7 +9,7 @@ import pytest
 from drawn_reports import opened_bars
 
 from mixed_precision_study.report import results
-from mixed_precision_study.report.charts import opening
+from mixed_precision_study.report.charts import time_and_memory
 
 FACTS = {"peak_allocated_mib": 2048.0, "data_on_device_mib": 1024.0, "metric": [0.5, 0.9]}
 
@@ -24,7 +24,7 @@ def failed(precision, status, **facts):
 
 def drawn_of(records):
     """Return {(part, precision): (label, height of the bar)} of the picture."""
-    figures = opening(results.bars_in(results.tables_of(records)))
+    figures = time_and_memory(results.bars_in(results.tables_of(records)))
     found = {
         (part, name): row[:2]
         for (part, _), bars in opened_bars(figures).items()
