@@ -172,16 +172,19 @@ def label_of(value: float, part: str) -> str:
 
 
 def section(tables: Tables) -> Section:
-    """Return the bars of the seconds of an epoch and of peak memory. Those of a CPU say nothing, so they are absent."""
+    """Return the bars of the seconds of an epoch and of peak memory. On a CPU they say nothing, so there are none."""
     section = Section("Time and memory", link="Time")
     bars = bars_of(tables)
     if tables.on_cpu or bars.empty or bars.model.nunique() > MOST_MODELS:
         return section
     shown = bars[bars.comparison.isin(bars.comparison.unique()[:MOST_BLOCKS])]
+    said = [
+        f"{bar.model}, {bar.way}, {short_name(bar.precision)} {label_of(bar.seconds, 'seconds')}"
+        for bar in shown.itertuples()
+        if pd.notna(bar.seconds)
+    ]
     section.chart(
-        time_and_memory(shown),
-        "time_and_memory",
-        "Bars of the seconds of an epoch and of peak memory.",
+        time_and_memory(shown), "time_and_memory", f"Bars of time and memory. {'; '.join(said)}."
     )
     section.say(time_and_memory_note(shown))
     return section
