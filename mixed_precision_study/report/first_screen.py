@@ -92,6 +92,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     Below another title than the finding, and where nothing is compared, stands what the study is about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
+    if tables.on_cpu:
+        return said[0]
     if title != found or "times as fast" not in title:
         return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
@@ -251,10 +253,11 @@ def next_command(tables: Tables, bars: pd.DataFrame) -> str:
     groups = bars.groupby("model").way
     only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
     amp = only_eager[only_eager.precision.isin(FORMATS) & only_eager.ratio.notna()]
-    slow = amp[amp.ratio < LITTLE_GAIN]
+    best = amp.groupby("model", sort=False).ratio.max()
+    slow = best.index[best < LITTLE_GAIN]
     if slow.empty:
         return ""
-    models = listed([*slow.model.map(bare).unique()], "and")
+    models = listed([*slow.map(bare)], "and")
     return (
         f"AMP gained little for {models}, because in eager mode the GPU waits for the CPU. As a CUDA graph it does not"
         f" wait, so measure that next: `python run_all.py {tables.name or 'quick'} -p execution cuda_graph"
