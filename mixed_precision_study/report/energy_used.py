@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ..store.record import SHORTEST_FOR_ENERGY
-from .names import bare, in_way, precision_name
+from .names import precision_name
 from .panels import add_panels, timed_trainings
 from .section import Section
 from .tables import Tables, energy_share
@@ -34,31 +34,22 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
 
 
 def finding(bars: pd.DataFrame) -> str:
-    """Return the title: the share of TF32's energy that AMP needs, in the format and way with most comparisons."""
-    amp = bars[bars.precision.isin(["amp_fp16", "amp_bf16"])]
-    sizes = amp.dropna(subset="share").groupby(["baseline", "precision", "way"]).size()
-    if sizes.empty:
-        return "Energy: joules per 1,000 samples"
-    weight = lambda key: sizes[key] * (2 if "graph" in key[2] else 1)  # noqa: E731  # graphs are what is advised
-    # of as many, TF32 and fp16 come first
-    best = max(sizes.index, key=lambda key: (weight(key), key))
-    own = amp.groupby(["baseline", "precision", "way"]).get_group(best)
-    base, precision = map(precision_name, best[:2])
-    what = f"{precision} {in_way(best[2])} needs"
-    if len(own) > 3 or own["name"].duplicated().any():
-        shares = span([100 * share for share in own.share], "{:.0f}")
-        return f"Energy: {what} {shares}% of {base}'s joules in {len(own)} comparisons"
-    texts = [f"{row.share:.0%} for {bare(row.name)}" for row in own.itertuples()]
-    texts[0] = texts[0].replace(" for", f" of {base}'s joules for", 1)
-    return f"Energy: {what} {listed(texts, 'and')}"
+    """Return the share of joules that AMP needs in each way, against TF32, or fp32 where it was not run."""
+    amp = bars[bars.precision.isin(["amp_fp16", "amp_bf16"])].dropna(subset="share")
+    shares = [
+        f"{way} {span(list(100 * share), '{:.0f}')}%"
+        for way, share in amp.groupby("way", sort=False).share
+    ]
+    bases = [precision_name(base) for base in sorted(set(amp.baseline), reverse=True)]
+    return f"Energy of AMP as a share of {listed(bases)}: {', '.join(shares)}" if shares else ""
 
 
 def section(tables: Tables) -> Section:
     """Return the bars of energy; the section is absent where no run was long enough."""
     bars = energy_bars(tables) if len(tables.comparisons) else pd.DataFrame()
     if bars.empty:
-        return Section("Energy")
-    section = Section(finding(bars), ABOUT)
+        return Section()
+    section = Section("Energy", finding(bars), ABOUT)
     notes = ["" if pd.isna(share) else f"{share:.0%}" for share in bars.share]
     add_panels(section, bars.assign(label=bars.value.map(short) + " J", note=notes), "energy")
     return section

@@ -14,7 +14,7 @@ from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from .dots import dots, dots_note, ratio_rows
 from .names import ORDER, bare, in_way, precision_name, short_name
-from .section import Cards, Heading, Section, Sentence
+from .section import Cards, Heading, Section
 from .tables import Tables, bars_of
 from .words import count, listed, plain, short, span, times
 
@@ -274,22 +274,19 @@ def cpu_screen(screen: Section, tables: Tables) -> None:
     )
 
 
-def section(tables: Tables, subject: Section | None = None) -> Section:
-    """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
+def section(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
+    """Return the first screen. Where a study has a `subject`, its question, finding and figure open the report."""
     bars = bars_of(tables)
     found, way = finding(tables, bars) if len(bars) else (NO_COMPARISON, "")
-    opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
-    title = opened.title if opened else found
+    opened = subject if subject and subject.parts and not tables.on_cpu else None
+    title = question if opened else found
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
     if text := said_below(tables, bars, title, found, way):
         screen.say(plain(text))
     if opened:
-        screen.parts += [
-            opened.parts[0],
-            *([Sentence(opened.about)] if opened.about else []),
-            *opened.parts[1:],
-        ]
+        opened.title = ""
+        screen.parts += opened
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
     elif tables.on_cpu:

@@ -7,7 +7,7 @@ from .names import precision_name
 from .panels import add_panels, timed_trainings
 from .section import Section
 from .tables import Tables
-from .words import short
+from .words import short, span
 
 ABOUT = """One forward pass of the trained model in its own precision. Latency is the median for a single sample, with
 the range from p10 to p90 beside it. Throughput is samples per second, or columns of text, in a batch as in training."""
@@ -40,20 +40,20 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
 
 
 def finding(bars: pd.DataFrame) -> str:
-    """Return the title: how often fp16 AMP is slower than TF32 on a single sample, and faster on a batch."""
-    table = bars.pivot(index="comparison", columns="precision", values=["value", "rate"])
-    names = [(key, precision) for key in ("value", "rate") for precision in ("amp_fp16", "tf32")]
-    both = table.reindex(columns=pd.MultiIndex.from_tuples(names)).dropna()
-    if both.empty:
-        return "Inference: latency of one sample, and throughput of a batch"
-    slower, faster = (
-        int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate")
-    )
-    many = f"all {slower}" if slower == len(both) else f"{slower} of {len(both)}"
-    cases = f"on one sample in {many} comparisons, but faster on a batch in {faster}"
-    return (
-        f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
-    )
+    """Return how many times as fast AMP answers as TF32, for one sample and for a batch, from least to most."""
+    table = bars.set_index(["comparison", "precision"])[["value", "rate"]].astype(float)
+    texts = []
+    for precision in ("amp_fp16", "amp_bf16"):
+        if not {precision, "tf32"} <= set(bars.precision):
+            continue
+        both = table.xs(precision, level="precision") / table.xs("tf32", level="precision")
+        both = both.dropna()
+        if len(both):
+            texts.append(
+                f"{precision_name(precision)} is {span(list(1 / both.value), '{:.2f}')} times as fast as"
+                f" {precision_name('tf32')} for one sample and {span(list(both.rate), '{:.2f}')} times for a batch"
+            )
+    return "; ".join(texts)
 
 
 def section(tables: Tables) -> Section:
@@ -61,8 +61,8 @@ def section(tables: Tables) -> Section:
     asked = tables.show.get("inference") and len(tables.comparisons)
     bars = inference_bars(tables) if asked else pd.DataFrame()
     if bars.empty:
-        return Section("Inference")
-    section = Section(finding(bars), ABOUT)
+        return Section()
+    section = Section("Inference", finding(bars), ABOUT)
     ranges = [
         f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)
     ]

@@ -26,7 +26,7 @@ SAME_CURVE = 0.05  # of the fall of fp32's loss
 
 def section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
-    section = Section("Quality: these runs cannot judge it", folded=True)
+    section = Section("Quality")
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
     labels = tables.comparisons[["name", "way", "more"]].apply(
@@ -35,34 +35,20 @@ def section(tables: Tables) -> Section:
     cases = tables.quality.dropna(subset=["low90", "margin"])
     cases = cases.assign(label=cases.comparison.map(labels))
     if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
-        good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
-        many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = (
-            f", and a loss in {lost}"
-            if lost
-            else ", and the others are inconclusive" * bool(good < len(cases))
-        )
-        section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
+        counts = cases.outcome.replace(dict.fromkeys(AS_GOOD, "no loss beyond the margin"))
+        found = [f"{outcome} in {number}" for outcome, number in counts.value_counts().items()]
+        section.finding = f"Of {count(len(cases), 'case')}: {', '.join(found)}"
+        section.about = ABOUT
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
         widest = min(WIDEST, max(1.5, ends.max() + 0.2))
         figures = [draw(one, widest) for _, one in cases.groupby("comparison", sort=False)]
         section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
-    else:
-        section.say(f"These runs cannot judge quality, because {why_not_judged(tables.quality)}.")
     say_unlearned(section, tables)
     say_curves(section, tables)
     add_targets(section, tables, labels)
     return section
-
-
-def why_not_judged(quality: pd.DataFrame) -> str:
-    if quality.empty:
-        return "no run in fp32 has the seed of a run in another precision"
-    if quality.margin.isna().all():
-        return "no margin was fixed for their metric"
-    return f"they have {count(int(quality.seeds.max()), 'seed')} per precision and a verdict takes five"
 
 
 def row_of(case: dict) -> dict[str, str]:
