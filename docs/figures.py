@@ -1,6 +1,6 @@
 """What documents show of the committed records: tables and numbers in their text, and pictures.
 
-python docs/figures.py      draw the pictures in docs/images anew, for light and dark pages
+python docs/figures.py      draw the pictures in docs/images anew, which follow dark pages by themselves
 """
 
 import functools
@@ -12,8 +12,9 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mixed_precision_study.report import first_screen, growth, ladder, quality  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, picture_of, time_and_memory  # noqa: E402
+from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
+from mixed_precision_study.report.charts import chart_style, drawing_of, sheet_of  # noqa: E402
+from mixed_precision_study.report.dots import dots, ratio_rows  # noqa: E402
 from mixed_precision_study.report.names import short_name  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.sure import cell_of  # noqa: E402
@@ -270,25 +271,21 @@ def charts_of(section: Section) -> list:
 
 
 def main(outputs: Path = ROOT / "outputs") -> None:
-    """Draw every picture in a row and, for phones, in one column, each for light and dark pages."""
+    """Draw every picture in a row and, for phones, in one column."""
     IMAGES.mkdir(exist_ok=True)
+    reference = read(outputs, REFERENCE)
     pictures = {
-        "opening": lambda: time_and_memory(
-            first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])
-        ),
+        "opening": lambda: dots(ratio_rows(reference, bars_of(reference))),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
-        "ladder": lambda: charts_of(ladder.section(read(outputs, REFERENCE))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }
     for name, draw in pictures.items():
-        for dark in (False, True):
-            ending = "-dark" * dark
-            with chart_style():
-                figures = draw()
-                (IMAGES / f"{name}{ending}.png").write_bytes(picture_of(figures, dark=dark))
-                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(
-                    picture_of(figures, dark=dark, columns=1)
-                )
+        with chart_style():
+            figures = draw()
+        drawings = [drawing_of(one, f"{name}{place}", name) for place, one in enumerate(figures)]
+        for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)):
+            path = IMAGES / f"{name}{ending}.svg"
+            path.write_text(sheet_of(drawings, columns), encoding="utf-8")
 
 
 if __name__ == "__main__":

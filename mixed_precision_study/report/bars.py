@@ -92,13 +92,13 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     figure = plt.figure(figsize=(PANEL, total))
     name = {"va": "top", "gid": "model"}  # the page hides it below cards that say the same
     figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
-    figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, linespacing=1.25, **name)
+    figure.text(0, 1 - 0.26 / total, task, size=10.5, color=SOFT, linespacing=1.25, **name)
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
     for place, (part, high) in enumerate(BAR_PARTS[: 1 + gib]):
         top, inches = tops[part]
         axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
         what = ("seconds per epoch", "peak memory, GiB")[place]
-        figure.text(0, (top + 0.34) / total, what, size=9, color=SOFT)
+        figure.text(0, (top + 0.34) / total, what, size=10.5, color=SOFT)
         if len(known := bars.dropna(subset=part)):
             sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
         most = bars[f"most_{part}"].iloc[0]
@@ -120,7 +120,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
         )
     for _, block in bars.groupby("comparison", sort=False):
         axes.annotate(
-            block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=9.5, **below
+            block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=10.5, **below
         )
     return figure
 

@@ -17,8 +17,8 @@ from .tables import Tables
 from .words import listed, short
 
 MARKERS = dict(zip(ORDER, "DvosP^Xd", strict=True))
-SIZE = 10  # points, which is 11 pixels where three panels share a page of 832
-LINE_HIGH, HEAD, FOOT = 0.21, 0.62, 0.3  # inches of a line of text, above the rows, below them
+SIZE = 10.5  # points, which is 11 pixels where three panels share a page of 832
+LINE_HIGH, HEAD, FOOT = 0.22, 0.62, 0.3  # inches of a line of text, above the rows, below them
 TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 LEAST, MOST = 0.8, 1.6  # the axis reaches at least so far
 LABEL_ROOM = 1.5  # factor of the axis that a label takes at the right of the largest ratio

@@ -84,7 +84,7 @@ def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
     tables.show = {"inference": True}
     section = in_use.section(tables)
     drawn = [[width for *_, width in bars_of(chart)] for chart in parts_of(section, Chart)]
-    assert drawn == [[2.0, 3.0], [2000.0, 4000.0]] 
+    assert drawn == [[2.0, 3.0], [2000.0, 4000.0]]
 
 
 def test_a_section_without_its_measurements_is_absent(tmp_path):
