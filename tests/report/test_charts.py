@@ -16,7 +16,9 @@ from mixed_precision_study.report.charts import (
     INK,
     PAPER,
     chart_style,
+    drawing_of,
     picture_of,
+    sheet_of,
 )
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
@@ -56,21 +58,26 @@ def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_c
         assert 'a "$" &lt;b&gt; $ 0.0003 #ffffff</text>' in drawing
 
 
-def test_a_dark_picture_has_another_ground_and_the_same_bars(figures):
-    light, dark, narrow = (
-        PIL.Image.open(io.BytesIO(picture_of(figures * 2, **asked))).convert("RGB")
-        for asked in ({}, {"dark": True}, {"columns": 1})
-    )
-    assert light.size == dark.size and narrow.size == (light.width // 2, 2 * light.height)
-    assert light.getpixel((0, 0)) == (255, 255, 255) and dark.getpixel((0, 0)) == getrgb(
-        DARK[PAPER]
-    )
-    for name in ("fp32", "tf32", "amp_fp16", "amp_bf16"):
-        assert all(
-            getrgb(COLOURS[name]) in dict(map(reversed, one.getcolors())) for one in (light, dark)
-        )
-    assert getrgb(INK) not in dict(map(reversed, dark.getcolors()))
+def test_a_sheet_holds_every_drawing_and_follows_dark_pages(figures):
+    drawings = [drawing_of(figure, f"d{place}", "says") for place, figure in enumerate(figures * 2)]
+    wide, narrow = (ElementTree.fromstring(sheet_of(drawings, n)) for n in (2, 1))  # noqa: S314
+    for sheet in (wide, narrow):
+        inner = [one for one in sheet if one.tag.endswith("svg")]
+        assert len(inner) == len(drawings) == 2
+        style = next(one.text for one in sheet if one.tag.endswith("style"))
+        assert f"--ink:{INK};" in style.partition("@media")[0]
+        assert f"--paper:{DARK[PAPER]};" in style.partition("prefers-color-scheme:dark")[2]
+    sides = [[float(sheet.get(name)) for name in ("width", "height")] for sheet in (wide, narrow)]
+    assert sides[0][0] > 2 * sides[1][0] and sides[1][1] > 2 * sides[0][1] > 0
+
+
+def test_a_picture_is_as_high_as_the_highest_of_each_row(figures):
     higher = [plt.figure(figsize=figures[0].get_size_inches() * (1, 2))]
-    columns = (picture_of(one, columns=1) for one in (higher, figures, higher + figures))
-    tall, short, both = (PIL.Image.open(io.BytesIO(one)).height for one in columns)
-    assert both == tall + short  # each row is as high as its own highest figure
+    tall, short, both = (
+        PIL.Image.open(io.BytesIO(picture_of(one))).size
+        for one in (higher, figures, higher + figures)
+    )
+    assert both == (2 * short[0], tall[1])
+    image = PIL.Image.open(io.BytesIO(picture_of(figures))).convert("RGB")
+    colours = {colour for _, colour in image.getcolors()}
+    assert {getrgb(COLOURS[name]) for name in ("fp32", "tf32", "amp_fp16")} <= colours
