@@ -2,11 +2,12 @@
 
 import pandas as pd
 
+from ..judge.arms import energy_share
 from ..store.record import SHORTEST_FOR_ENERGY
 from .names import bare, in_way, precision_name
 from .panels import add_panels, timed_trainings
 from .section import Section
-from .tables import Tables, energy_share
+from .tables import Tables
 from .words import listed, short, span
 
 ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in timed epochs, without the

@@ -5,7 +5,6 @@ import re
 import statistics
 from collections.abc import Iterable
 from itertools import product
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -19,7 +18,7 @@ from ..judge.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from .charts import PANEL, SOFT, STATUS
 from .names import COLOURS, ORDER, precision_name, short_name
 from .section import Section
-from .tables import Tables, alike, bars_of, energy_share
+from .tables import Tables, alike, bars_of
 from .words import span
 
 ABOUT = """The table compares each precision with the next simpler one, because only that shows what the precision
@@ -30,17 +29,13 @@ Ratios are per sample, because the batches differ. A larger batch is another tra
 LOSS_BAR = 0.02  # nats that the last training loss may be above the simpler precision's
 # settings of a training that may change with the width of its model
 LENGTHS = ("epochs", "lr", "max_steps")
-SIMPLER = {  # the precision that one is compared with; where that was not run, the one before it
-    "tf32": "fp32", "amp_fp16": "tf32", "amp_bf16": "tf32", "o2_fp16": "amp_fp16", "o3_fp16": "amp_fp16",
-    "bf16_true": "amp_bf16", "fp8": "amp_bf16",
-}  # fmt: skip
 # the width that such a ViT has
 VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 # {axis: a size in a sentence}
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
 APART = 1.4  # factor between two sizes of which both are written below a chart
 # NaN where unknown
-TOLD = ("ratio", "low", "high", "outcome", "above", "loss_outcome", "loss_comparison")
+TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "loss_comparison")
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
@@ -123,32 +118,28 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each size, precision and simpler precision (`base`), of whose memory and energy it has shares.
+    """Return a row for each size, arm and simpler arm (`base`), of whose memory and energy it has shares.
 
     The loss is from `loss_comparison`, whose runs have learned and differ least; all else is from `comparison`.
     """
     ok = tables.trainings[tables.trainings.timed & tables.trainings.comparison.isin(family.index)]
-    gib = ok.groupby(["comparison", "precision"]).gib.median()
-    shown = [name for name in ORDER if name in set(ok.precision)]
+    shown = [arm for arm in tables.arms if arm in set(ok.arm)]
+    sides = [(arm, base) for arm in shown for base in tables.axis.simpler_arms(arm, shown)]
+    named = family.iloc[0][["family", "axis"]].to_dict()
     rows = []
-    for (number, size), name in product(family.drop_duplicates("size")["size"].items(), shown):
-        base = SIMPLER.get(name)
-        while base and base not in shown:
-            base = SIMPLER.get(base)
-        if not base:
-            continue
-        row: dict[str, Any] = dict.fromkeys(TOLD) | family.iloc[0][["family", "axis"]].to_dict()
-        row |= {"size": size, "precision": name, "base": base, "comparison": number}
-        every = tables.runs(number, name, ok=False)
-        absent = {
-            "outcome": STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
-        }
-        runs = tables.runs(number, name), tables.runs(number, base)
-        row |= tables.between(*runs) or absent
-        row["memory"] = gib.get((number, name), math.nan) / gib.get((number, base), math.nan)
-        row["energy"] = energy_share(*runs)
-        same = family.index[family["size"] == size]
-        judged = [(one, judge_loss(tables.runs(one, name), tables.runs(one, base))) for one in same]
+    for (number, size), (arm, base) in product(
+        family.drop_duplicates("size")["size"].items(), sides
+    ):
+        every = tables.runs(number, arm, ok=False)
+        status = STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
+        found = tables.between(tables.runs(number, arm), tables.runs(number, base))
+        row = dict.fromkeys(TOLD) | named | (found or {"outcome": status})
+        row |= {"size": size, "precision": arm, "base": base, "comparison": number}
+        row["memory"] = 1 - row["saved"] if row.get("saved") is not None else math.nan
+        judged = [
+            (one, judge_loss(tables.runs(one, arm), tables.runs(one, base)))
+            for one in family.index[family["size"] == size]
+        ]
         losses = [found | {"loss_comparison": one} for one, found in judged if found]
         rows.append(row | max(losses, key=lambda one: one["certain"], default={}))
     return pd.DataFrame(rows)

@@ -1,7 +1,6 @@
 """Section: one thing added at a time, step by step, and the same training executed in another way."""
 
 import re
-import statistics
 from collections.abc import Iterator
 from itertools import permutations, product
 from typing import Any
@@ -10,8 +9,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..judge.conditions import fairly_timed, host_of
-from ..judge.ratios import FEWEST_HOSTS, seconds_of_epoch, unpaired_ratio
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
 from .charts import INK, PANEL, SOFT, STATUS
@@ -152,34 +149,9 @@ def adds(setting: str, before: Any, after: Any) -> bool:
     return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
 
 
-def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
-    """Return how many times as fast CUDA graphs are as eager runs on three other hosts or more, else None.
-
-    A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
-    """
-    ways = [runs[0]["settings"]["execution"] for runs in (own, base)]
-    if "cuda_graph" not in ways[0] or ways[1] != "eager":
-        return None
-    hosts = [
-        [run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))
-    ]
-    if len(hosts) < FEWEST_HOSTS:
-        return None
-    mine = seconds_of_epoch(fairly_timed(own))
-    ratios = [seconds_of_epoch(fairly_timed(runs)) / mine for runs in hosts]
-    ends = {
-        "hosts": len(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "outcome": FEW_HOSTS,
-    }
-    return unpaired_ratio(statistics.median(ratios)) | ends
-
-
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     """Return the ratio and memory of `after` over `before`, which differ in one setting, but no ladder's steps."""
     climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
-    peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
     rows = []
     for setting, usual in USUAL_WAY.items():
         for _, family in alike(tables.comparisons, setting):
@@ -194,18 +166,14 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
                 if climbs or any(tables.runs(mid, precision) for mid in steps_between):
                     continue
                 found = tables.between(own, base) if own != base else None
-                if found and not found["processes"]:
-                    found = over_hosts(own, base)
-                if found:
+                if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
                     value = values[after]
                     added = (
                         way_name(value) if setting == "execution" else setting_name(setting, value)
                     )
                     added = ADDED.get((values[before], value), added)
                     row = {"before": before, "after": after, "precision": precision, "added": added}
-                    rows.append(
-                        row | found | {"memory": peaks[after, precision] / peaks[before, precision]}
-                    )
+                    rows.append(row | found)
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
@@ -291,7 +259,7 @@ def section(tables: Tables) -> Section:
             ),
             "n": ways.processes.where(~wide, ways.hosts),
             "outcome": ways.outcome,
-            "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),
+            "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(
             "Two trainings that differ in one setting alone are compared, so the ratio is what it gains."
