@@ -24,7 +24,6 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from .names import COLOURS, ORDER, short_name
 from .words import listed, times
 
 # the page sets them anew for its dark mode
@@ -44,7 +43,6 @@ SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 # a bar's height, and the highest mark on it
 BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))
 BARS: dict = {
-    "palette": COLOURS,
     "saturation": 1,
     "width": 0.88,
     "dodge": False,
@@ -121,11 +119,8 @@ def opening(bars: pd.DataFrame) -> list[Figure]:
 
 def opening_note(bars: pd.DataFrame) -> str:
     """Return what the labels and marks of the opening figure mean, as Markdown; it names only what is there."""
-    baselines = [short_name(name) for name in ORDER if name in set(bars.baseline)]
-    others = bars[
-        ~bars.precision.isin(["fp32", "tf32"])
-        | bars.ratio.notna() & (bars.precision != bars.baseline)
-    ]
+    baselines = list(bars.sort_values("baseline").base_short.unique())
+    others = bars[~bars.is_base | bars.ratio.notna() & (bars.arm != bars.baseline)]
     texts = []
     if others.ratio.notna().any():
         texts.append(
@@ -158,7 +153,7 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
     )
     panels: list[list[pd.DataFrame]] = []
     for _, block in rows.groupby("comparison", sort=False):
-        block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
+        block = block.sort_values("place")
         if not panels or sum(map(len, panels[-1])) + len(block) > MOST_BARS:
             panels.append([])
         start = sum(map(len, panels[-1])) + BLOCK_GAP * len(panels[-1])
@@ -179,7 +174,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
 
     task = textwrap.fill(bars.task.iloc[0], 46)
     # points; "pure bf16" takes two lines
-    names_below = 28 if "bf16_true" in set(bars.precision) else 18
+    names_below = 28 if bars.short.str.contains(" ").any() else 18
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
     total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
     figure = plt.figure(figsize=(PANEL, total))
@@ -187,7 +182,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
     figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, linespacing=1.25, **name)
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
-    over = bars[bars.ratio.notna() & (bars.precision != bars.baseline)].baseline.map(short_name)
+    over = bars[bars.ratio.notna() & (bars.arm != bars.baseline)].base_short
     marks = (
         (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}")
         if len(over)
@@ -199,7 +194,8 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
         what = ("seconds per epoch", "peak memory, GiB")[place] + marks[place]
         figure.text(0, (top + 0.34) / total, what, size=9, color=SOFT)
         if len(known := bars.dropna(subset=part)):
-            sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
+            palette = dict(zip(bars.arm, bars.colour, strict=True))
+            sns.barplot(known, x="x", y=part, hue="arm", palette=palette, ax=axes, **BARS)
         most = bars[f"most_{part}"].iloc[0]
         axes.set(
             xlim=(-0.5, room - 0.5),
@@ -214,9 +210,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     axes = figure.axes[0]
     below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
     for bar in bars.itertuples():
-        axes.annotate(
-            short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below
-        )
+        axes.annotate(bar.short.replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below)
     for _, block in bars.groupby("comparison", sort=False):
         axes.annotate(
             block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=9.5, **below
@@ -231,10 +225,10 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
         bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
         # seaborn's are wider beside a gap
         place = {"x": bar.x - BARS["width"] / 2, "width": BARS["width"]}
-        patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False, **place)
+        patch.set(gid=f"bar {part} {bar.comparison} {bar.arm}", clip_on=False, **place)
     before, letters = -1.0, 0
     for bar in bars.itertuples():
-        height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.precision}"
+        height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.arm}"
         if pd.isna(height):
             if part == "seconds":
                 why = STATUS.get(bar.status, bar.status)
@@ -277,7 +271,7 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
 def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]:
     """Return a bar's label (a value, or a ratio or change), whether it is sure, and whether it is the fastest."""
     if part == "seconds":
-        if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
+        if bar.is_base or pd.isna(bar.ratio):
             return (
                 f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s",
                 False,
@@ -289,8 +283,8 @@ def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]
             bar.low > 1 or bar.high < 1,
             bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max(),
         )
-    base = block.gib[block.precision == bar.baseline].max()
-    if bar.precision in ("fp32", "tf32") or pd.isna(base):
+    base = block.gib[block.arm == bar.baseline].max()
+    if bar.is_base or pd.isna(base):
         return f"{bar.gib:.{1 if bar.gib >= 9.95 else 2}f}", False, False
     change = round(100 * (bar.gib / base - 1))
     return f"{change:+d}%".replace("-", "−") if change else "same", True, False

@@ -11,28 +11,26 @@ from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from .charts import opening, opening_note
-from .names import bare, in_way, precision_name
+from .names import AMP, bare, in_way
 from .section import Cards, Heading, Section, Sentence
 from .tables import Tables, bars_of
 from .words import count, listed, plain, short, span, times
 
-BASELINES = ("fp32", "tf32")
-FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
 # comparisons of the opening figure; further ones stand in the table of all numbers
 MOST_BLOCKS = 60
 MOST_MODELS = 6  # with more models the study's own figure opens the report
 ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
-NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
+NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
 
 def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
     """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
-    usable = bars[(bars.status == "ok") & ~bars.precision.isin(BASELINES) & bars.ratio.notna()]
+    usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
     if len(tables.quality) and len(usable):
         lost = tables.quality[~tables.quality.usable.astype(bool)]
-        lost = set(zip(lost.comparison, lost.precision, strict=True))
-        keys = zip(usable.comparison, usable.precision, strict=True)
+        lost = set(zip(lost.comparison, lost.arm, strict=True))
+        keys = zip(usable.comparison, usable.arm, strict=True)
         usable = usable[[key not in lost for key in keys]]
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
@@ -42,9 +40,9 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     if tables.on_cpu:
         return CPU, ""
     best = best_of(tables, bars)
-    amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
+    amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
     if best.empty or amp.empty:
-        return NO_COMPARISON, ""
+        return nothing_compared(tables), ""
     ways = [
         way
         for way in dict.fromkeys(bars.way)
@@ -53,24 +51,31 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     # TF32 where it was run
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
-    spans = (
-        shown.sort_values("precision", ascending=False)
-        .groupby("precision", sort=False)
-        .ratio.agg(span, "{:.1f}")
-    )
-    (first, ratios), *others = spans.items()
-    text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
-    text += "".join(f", and {precision_name(name)} {ratios} times" for name, ratios in others)
+    arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
+    first, *others = [
+        f"{tables.called(arm)} {{}}{span(list(shown.ratio[shown.arm == arm]), '{:.1f}')} times"
+        for arm in arms
+    ]
+    base = tables.called(shown.baseline.iloc[0])
+    text = f"{first.format('trains ')} as fast as {base}"
+    text += "".join(f", and {other.format('')}" for other in others)
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
         text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
-    begin = in_way(way)
-    return f"{begin[0].upper()}{begin[1:]}, {text}", way
+    text = ", ".join(filter(None, (in_way(way), text)))
+    return text[0].upper() + text[1:], way
 
 
-def memory_of(bars: pd.DataFrame) -> str:
-    """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
+def nothing_compared(tables: Tables) -> str:
+    bases = listed([tables.called(base) for base in tables.axis.bases])
+    return NO_COMPARISON.format(" and ".join(tables.axis.settings), bases)
+
+
+def memory_of(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return how much memory the compared arms save beside their base, a clause for each model."""
     found = bars[
-        bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())
+        bars.arm.isin(tables.compared_arms)
+        & bars.saved.notna()
+        & (bars.baseline == bars.baseline.max())
     ]
     clauses = []
     for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
@@ -79,10 +84,11 @@ def memory_of(bars: pd.DataFrame) -> str:
         clauses.append(
             f"{'as much' if saved.abs().max() < 100 * ALIKE_WITHIN else how} for {bare(model)}"
         )
-    if not 0 < len(clauses) <= MOST_MODELS:
+    if not 0 < len(clauses) <= MOST_MODELS or not tables.subject:
         return ""
     clauses[0] = clauses[0].replace(" for", " memory for", 1)
-    return f"Compared with {precision_name(found.baseline.iloc[0])}, AMP needs {listed(clauses, 'and')}."
+    base = tables.called(found.baseline.iloc[0])
+    return f"Compared with {base}, {tables.subject} needs {listed(clauses, 'and')}."
 
 
 def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
@@ -101,31 +107,27 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
             said.append(
                 "It is captured, too, so what the graph gains by itself is not in these numbers."
             )
-        over = tables.ratios[
-            (tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)
-        ]
+        over = tables.ratios[(tables.ratios.base == "fp32") & tables.ratios.arm.isin(AMP)]
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
             said.append(
                 f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast."
             )
-    said.append(memory_of(bars[bars.way == way]))
-    eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
+    said.append(memory_of(tables, bars[bars.way == way]))
+    eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     if len(eager) and "graph" in way:
-        ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
+        ratios, base = span(list(eager.ratio), "{:.2f}"), eager.base_short.iloc[0]
         said.append(
             f"In eager mode AMP is {ratios} times as fast as {base}, which depends on the host machine."
         )
     return " ".join(filter(None, said))
 
 
-def quality_line(tables: Tables, number: int, precision: str) -> str:
-    """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
-    found = tables.quality[
-        (tables.quality.comparison == number) & (tables.quality.precision == precision)
-    ]
+def quality_line(tables: Tables, number: int, arm: str) -> str:
+    """Return in one line whether an arm keeps the quality of its base, or why that is not known."""
+    found = tables.quality[(tables.quality.comparison == number) & (tables.quality.arm == arm)]
     if found.empty:
-        return "Quality not compared with fp32"
+        return f"Quality not compared with {tables.called(tables.axis.bases[0])}"
     one = found.iloc[0]
     name = one.metric.replace("_", " ").capitalize()
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
@@ -138,19 +140,15 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
     """Return a card for each model: name, task, number, what it is compared with, how, cost and quality."""
     cards = []
     for best in best_of(tables, bars).itertuples():
-        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[
-            0
-        ]
-        against = f"as fast as {precision_name(best.baseline)}"
-        strict = tables.ratios[
-            (tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")
-        ]
-        strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
-        if len(strict):
-            against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        cost = (
-            f"{precision_name(best.baseline)} {short(base.seconds)} → {short(best.seconds)} s/epoch"
-        )
+        base = tables.called(best.baseline)
+        own = bars[bars.comparison == best.comparison].set_index("arm")
+        against = f"as fast as {base}"
+        first = tables.axis.bases[0]
+        runs = [tables.runs(best.comparison, arm) for arm in (best.arm, first)]
+        if best.baseline != first and (strict := tables.between(*runs)):
+            against += f", {times(strict['ratio'])} as fast as {tables.called(first)}"
+        seconds = own.seconds[best.baseline], best.seconds
+        cost = f"{base} {' → '.join(map(short, seconds))} s/epoch"
         if pd.notna(best.saved):
             change = round(100 * best.saved)
             cost += (
@@ -158,15 +156,15 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
                 if change
                 else " · the same memory"
             )
-        how = f"{precision_name(best.precision)}, all {in_way(best.way)}"
+        how = tables.called(best.arm) + (f", all {in_way(best.way)}" if best.way else "")
         if best.ratio < 1 - ALIKE_WITHIN:
-            how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
+            how += f": {base} is {1 / best.ratio - 1:.0%} faster"
         elif best.processes < FEWEST_PROCESSES:
             how += f" ({count(int(best.processes), 'run')}, so no interval)"
         number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(
             best.ratio
         )
-        lines = [how, cost, quality_line(tables, best.comparison, best.precision)]
+        lines = [how, cost, quality_line(tables, best.comparison, best.arm)]
         cards.append(
             dict(name=best.model, task=best.task, number=number, against=against, lines=lines)
         )
@@ -216,7 +214,7 @@ def opening_bars(bars: pd.DataFrame, way: str) -> pd.DataFrame:
 def section(tables: Tables, subject: Section | None = None) -> Section:
     """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
     bars = bars_of(tables)
-    found, way = finding(tables, bars) if len(bars) else (NO_COMPARISON, "")
+    found, way = finding(tables, bars) if len(bars) else (nothing_compared(tables), "")
     opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
     title = opened.title if opened else found
     screen = Section()

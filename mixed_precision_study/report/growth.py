@@ -16,7 +16,7 @@ from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from .charts import PANEL, SOFT, STATUS
-from .names import COLOURS, ORDER, precision_name, short_name
+from .names import AMP, COLOURS, precision_name
 from .section import Section
 from .tables import Tables, alike, bars_of
 from .words import span
@@ -57,7 +57,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     over, more = tables.show.get("over") or [], tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
     most = {
-        "modes": ("precision", "nunique"),
+        "modes": ("arm", "nunique"),
         "energies": ("joules", "count"),
         "runs": ("seed", "size"),
     }
@@ -74,7 +74,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
         for (axis, _), kind in rows.groupby(["axis", "kind"], sort=False):
             for _, family in alike(kind, setting, *more, *(LENGTHS if axis == "width" else ())):
                 runs = timed[timed.comparison.isin(family.index)]
-                if family["size"].nunique() < 3 or runs.precision.nunique() < 2:
+                if family["size"].nunique() < 3 or runs.arm.nunique() < 2:
                     continue
                 family = family.join(runs.groupby("comparison").agg(**most))
                 family = family.sort_values(
@@ -247,7 +247,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     pairs = pd.concat([pairs_of(tables, family) for family in families], ignore_index=True)
     told = pairs.dropna(subset="ratio")
     own = next(
-        (name for name in ("fp8", "amp_fp16", "amp_bf16", "tf32") if name in set(told.precision)),
+        (name for name in ("fp8", *AMP, "tf32") if name in set(told.precision)),
         None,
     )
     headline = told[told.precision == own]
@@ -257,9 +257,8 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
     figures = []
     for lines in drawn:
-        looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
-        label = f"times as fast as {short_name(lines.baseline.iloc[0])}"
-        figures.append(draw_lines(lines, "precision", looks, lines.family.iloc[0], label))
+        label = f"times as fast as {lines.base_short.iloc[0]}"
+        figures.append(draw_lines(lines, "arm", tables.arms, lines.family.iloc[0], label))
     if len(fp8):
         colours = zip(
             fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False
@@ -297,7 +296,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
 def largest_of(tables: Tables) -> pd.DataFrame:
     """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest that was `too_large`."""
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
-    runs = [tables.runs(one.comparison, one.precision) for one in rows.itertuples()]
+    runs = [tables.runs(one.comparison, one.arm) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
     failed = [
         [probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"]
@@ -307,7 +306,7 @@ def largest_of(tables: Tables) -> pd.DataFrame:
     rows["too_large"] = [
         min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above
     ]
-    sizes = rows.set_index(["comparison", "precision"]).batch
+    sizes = rows.set_index(["comparison", "arm"]).batch
     return rows.assign(
         base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)]
     )
@@ -316,7 +315,7 @@ def largest_of(tables: Tables) -> pd.DataFrame:
 def add_largest(section: Section, tables: Tables) -> None:
     """Add the table of the largest batches: how far each precision comes, and what that gains per sample."""
     rows = largest_of(tables)
-    gain = (rows.batch / rows.base_batch)[rows.precision.isin(("amp_fp16", "amp_bf16"))].dropna()
+    gain = (rows.batch / rows.base_batch)[rows.arm.isin(AMP)].dropna()
     if len(gain) and not section.title:
         section.title = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
     section.say(ABOUT_LARGEST)
@@ -327,7 +326,7 @@ def add_largest(section: Section, tables: Tables) -> None:
         "out of memory at": texts(rows.too_large, "{:,.0f}"),
         "samples/s": texts(rows.samples_per_second, "{:,.0f}"),
         "times as fast": ratio_texts(rows),
-        "as": rows.baseline.map(short_name).where(rows.ratio.notna(), "–"),
+        "as": rows.base_short.where(rows.ratio.notna(), "–"),
         "last metric": texts(rows.metric, "{:.3g}"),
     }
     section.table(pd.DataFrame(cells).to_dict("records"), "Largest batches")

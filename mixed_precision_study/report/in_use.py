@@ -31,7 +31,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
-    keys = ["comparison", "precision"]
+    keys = ["comparison", "arm"]
     return (
         rows.drop_duplicates(keys)
         .drop(columns=[*INFERENCE_FIELDS])
@@ -41,7 +41,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
 
 def finding(bars: pd.DataFrame) -> str:
     """Return the title: how often fp16 AMP is slower than TF32 on a single sample, and faster on a batch."""
-    table = bars.pivot(index="comparison", columns="precision", values=["value", "rate"])
+    table = bars.pivot(index="comparison", columns="arm", values=["value", "rate"])
     names = [(key, precision) for key in ("value", "rate") for precision in ("amp_fp16", "tf32")]
     both = table.reindex(columns=pd.MultiIndex.from_tuples(names)).dropna()
     if both.empty:
@@ -78,7 +78,7 @@ def section(tables: Tables) -> Section:
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_panels(section, rate, "inference_throughput")
     table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
-    table["precision"] = bars.precision.map(precision_name)
+    table["precision"] = bars.arm.map(precision_name)
     table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
     table["apart from fp32"] = texts(bars.apart, "{:.2%}")
     section.table(

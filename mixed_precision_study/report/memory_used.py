@@ -38,13 +38,11 @@ def memory_parts_of(record: dict) -> dict[str, float]:
 
 def finding(tables: Tables, rows: pd.DataFrame) -> str:
     """Return the title: how much of the peak AMP saves, for which models, and for which it saves nothing."""
-    if tables.ratios.empty or tables.on_cpu:
+    if tables.ratios.empty or tables.on_cpu or not tables.subject:
         return "Memory: what fills it"
-    found = tables.ratios[tables.ratios.precision.isin(["amp_fp16", "amp_bf16"])].dropna(
-        subset="saved"
-    )
+    found = tables.ratios[tables.ratios.arm.isin(tables.compared_arms)].dropna(subset="saved")
     # TF32, else fp32
-    found = found.sort_values("baseline").drop_duplicates(["comparison", "precision"], keep="last")
+    found = found.sort_values("base").drop_duplicates(["comparison", "arm"], keep="last")
     found["model"] = found.comparison.map(rows.groupby("comparison")["name"].first().map(bare))
     saved = (
         found.groupby("model")
@@ -63,7 +61,7 @@ def finding(tables: Tables, rows: pd.DataFrame) -> str:
     if len(texts) > 3:
         ends = span([100 * less["min"].min(), 100 * less["max"].max()], "{:.0f}")
         texts = [f"{ends}% for {len(less)} of {len(saved)} models"]
-    title = f"Memory: AMP saves {listed(texts, 'and')}"
+    title = f"Memory: {tables.subject} saves {listed(texts, 'and')}"
     return (
         f"{title}, but nothing for {listed(list(same.index), 'and')}"
         if 0 < len(same) <= 2
@@ -85,10 +83,8 @@ def section(tables: Tables) -> Section:
     parts = pd.DataFrame(
         [memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS)
     )
-    highest = (
-        rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
-    )
-    bars = middle.join(parts).join(highest, on=["comparison", "precision"])
+    highest = rows.groupby(["comparison", "arm"])[["gib", "card_gib"]].max().add_prefix("most_")
+    bars = middle.join(parts).join(highest, on=["comparison", "arm"])
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_panels(

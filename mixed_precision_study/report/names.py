@@ -1,9 +1,8 @@
 """Names for people: of precisions, models, tasks, ways of execution and settings. Keys stand in the CSV files alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..store.record import data_asked_for
-from .words import listed
 
 # key of a precision: (short name, full name, colour), in the order of every table and chart
 NAMES = {
@@ -17,6 +16,8 @@ NAMES = {
     "fp8": ("fp8", "fp8", "#8c564b"),
 }
 ORDER = list(NAMES)
+# both are printed, because choosing one afterwards favours it
+AMP = ("amp_fp16", "amp_bf16")
 COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
 PALETTE = list(COLOURS.values())  # of arms that are no precisions
 WAYS = {
@@ -107,8 +108,3 @@ def setting_name(name: str, value: object) -> str:
     if name == "optimizer":
         return str(value)
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
-
-
-def names_of(precisions: Iterable[str], word: str = "and") -> str:
-    """Return the names of some precisions in their order: "TF32, fp16 AMP and bf16 AMP"."""
-    return listed([precision_name(one) for one in sorted(set(precisions), key=ORDER.index)], word)

@@ -110,7 +110,7 @@ def checked_study(said: Any, where: str) -> Study:
     texts = {key: said.get(key, "") for key in ("name", "description")}
     wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
     wrong += [key for key, value in show.items() if not can_show(key, value)]
-    axis, base = said.get("axis") or PRECISION, said.get("base")
+    axis, base = said.get("axis", PRECISION), said.get("base")
     wrong += [] if usable(axis) else ["axis"]
     wrong += [] if base is None or usable(base) else ["base"]
     if wrong:

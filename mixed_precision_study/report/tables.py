@@ -25,6 +25,7 @@ from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric, samples_in_epoch
 from .names import (
+    AMP,
     COLOURS,
     ORDER,
     PALETTE,
@@ -116,6 +117,19 @@ class Tables:
             for place, arm in enumerate(arm for arm in named if arm in found)
         }
 
+    @property
+    def compared_arms(self) -> list[str]:
+        """The arms that titles speak of: where precisions are compared as usual AMP, else all but a base."""
+        usual = self.axis == PRECISIONS
+        return [arm for arm in self.arms if (arm in AMP if usual else arm not in self.axis.bases)]
+
+    @property
+    def subject(self) -> str:
+        """What titles call the compared arms: AMP, or the name of the only one, or nothing."""
+        if self.axis == PRECISIONS:
+            return "AMP"
+        return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
+
     def short(self, arm: str) -> str:
         """Return the name of an arm for an axis; true and false say nothing without their setting."""
         return self.called(arm) if arm in ("true", "false") else short_name(arm)
@@ -153,7 +167,9 @@ class Tables:
         ratios = self.ratios.set_index(["comparison", "arm", "base"])[names].to_dict("index")
         unknown = dict.fromkeys(names) | {"stands": False}
         bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
-        for comparison, arm in product(self.comparisons.itertuples(), self.arms):
+        for comparison, (place, arm) in product(
+            self.comparisons.itertuples(), enumerate(self.arms)
+        ):
             number = comparison.Index
             if rows := self.by_key.get((number, arm)):
                 base = self.base_in(number)
@@ -165,6 +181,7 @@ class Tables:
                     "more": comparison.more,
                     "precision": rows[0]["precision"],
                     "arm": arm,
+                    "place": place,
                     "baseline": base,
                     "is_base": arm in self.axis.bases,
                     "short": self.arms[arm][0],

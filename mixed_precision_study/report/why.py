@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
-from .names import ORDER, bare, precision_name, short_name
+from .names import AMP, ORDER, bare, precision_name, short_name
 from .panels import add_panels, middle_runs, timed_trainings
 from .section import Section
 from .tables import Tables
@@ -41,8 +41,8 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 
 def finding(steps: pd.DataFrame) -> tuple[str, str]:
     """Return the title of the section, and what explains it or "". Both hold for every step that they speak of."""
-    half = next((name for name in ("amp_fp16", "amp_bf16") if name in set(steps.precision)), None)
-    of_half = steps[steps.precision == half]
+    half = next((name for name in AMP if name in set(steps.arm)), None)
+    of_half = steps[steps.arm == half]
     eager, graphs = of_half[of_half.way == "eager"], of_half[of_half.way == "CUDA graph"]
     waiting = eager[(eager.limit == "kernel launches") & (eager.waits >= IDLE)]
     models = eager if len(waiting) else of_half
@@ -58,7 +58,7 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
                 [f"{row.waits:.0%} ({bare(row.name)})" for row in waiting.itertuples()], "and"
             )
             shares = shares.replace(" (", f" of {step} (", 1)
-        fp32 = steps[steps.precision == "fp32"].set_index("comparison").arithmetic
+        fp32 = steps[steps.arm == "fp32"].set_index("comparison").arithmetic
         shorter = (of_half.arithmetic / of_half.comparison.map(fp32)).max() <= SHORTER
         where = "without a graph" if without else "in eager mode"
         title = f"Why: {where}, the GPU waits for the CPU during {shares}"
@@ -93,7 +93,7 @@ def section(tables: Tables) -> Section:
         cells = {
             "model": row.name,
             "way": row.block,
-            "precision": short_name(row.precision),
+            ", ".join(tables.axis.settings): row.short,
             "limited by": row.limit,
             "largest other kernels": longest_others(row.record),
             "try": advice or "-",

@@ -20,7 +20,7 @@ from mixed_precision_study.report.charts import (
     opening_note,
     picture_of,
 )
-from mixed_precision_study.report.names import COLOURS
+from mixed_precision_study.report.names import COLOURS, ORDER, short_name
 from mixed_precision_study.report.section import Chart
 
 NAMES = (
@@ -62,6 +62,10 @@ LABELS = {
 
 def frame(rows=ROWS, model="ResNet-18"):
     bars = pd.DataFrame(rows, columns=NAMES).assign(model=model, task="CIFAR-10", more="", runs=3)
+    arms = bars.precision
+    bars = bars.assign(arm=arms, short=arms.map(short_name), colour=arms.map(COLOURS))
+    bars = bars.assign(place=arms.map(ORDER.index), base_short=bars.baseline.map(short_name))
+    bars = bars.assign(is_base=arms.isin(["fp32", "tf32"]))
     return bars.assign(seconds_low=bars.seconds, seconds_high=bars.seconds * 1.1)
 
 
