@@ -27,7 +27,8 @@ def compared(own: list[dict], base: list[dict]) -> dict | None:
     outcome: what the ratio allows to say, see judge()
     saved: share of the base's peak of memory that is not needed, below 0 where more is; None where unknown
     energy: share of the base's joules, see energy_share()
-    quality: how far the last metric is from the base's, see quality_difference(), or None
+
+    Beside these, `quality` is how far the last metric is from the base's, see quality_difference(), or None.
     """
     found = ratio_between(own, base)
     if found is None:

@@ -128,9 +128,11 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
     low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below FEWEST_PROCESSES
     p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval could have told
-    processes, seeds, hosts: how many of each; lowest, highest: the ends of the hosts' ratios
+    processes, hosts, seeds: how many of each
+    lowest, highest: the ends of the hosts' ratios
     seconds: the total time of the shortest run of either side
-    median_ratio: the same mean of the median blocks; apart: whether it parts from `ratio` by more than 2%
+    median_ratio: the same mean of the median blocks
+    apart: whether it parts from `ratio` by more than 2%
     differences: in which conditions the two sides differ, and how many pairs are left out
     unlike, one_order, untrained: why no outcome is allowed, or None; a graph's times do not drift with the order
     lost: that their quality is worse than the other side's, or None

@@ -439,13 +439,13 @@ def comparisons_of(numbers: list[tuple[dict, int]], axis: Axis = PRECISIONS) -> 
         execution = "" if "execution" in axis.settings else settings.get("execution") or "eager"
         row = {
             "notebook": first["notebook"],
-            "model": str(first["settings"]["model"]),
+            "model": "" if "model" in axis.settings else str(first["settings"]["model"]),
             "name": first["notebook"] if "model" in axis.settings else model_name(first),
             "task": task_name(first, "batch_size" not in axis.settings),
             "way": execution and way_name(execution),
             "device": device_name(first),
             "data": str(settings["dataset_used"]),
-            "batch": first["settings"]["batch_size"],
+            "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
             "execution": execution,
             "settings": settings,
             "arms": len(arms[number]),
@@ -496,7 +496,16 @@ def device_name(record: dict) -> str:
 
 
 def ratios_of(tables: Tables) -> pd.DataFrame:
-    """Return the table `ratios`. The gain of a CUDA graph is noted in eager records, for what limits them."""
+    """Return the table `ratios`, which is written as ratios.csv with what compared() says, and these keys.
+
+    comparison: number of the set of runs in which only the arm, the seed and the repetition differ
+    precision, baseline: the precision of the arm and that of its base
+    axis, arm, base: the settings in which the two differ, and what they are on either side
+    stands: whether a difference is significant after Holm's correction for all ratios of the report
+    notebook, title, device, data, model, batch, execution: of the comparison
+
+    The gain of a CUDA graph is noted in eager records, for what limits them.
+    """
     note_graph_gains(tables)
     rows = []
     for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs([*tables.arms])):
@@ -551,7 +560,12 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
 
 
 def quality_of(tables: Tables) -> pd.DataFrame:
-    """Return the table `quality`. Where runs diverged it is inconclusive, because the others are a selection."""
+    """Return the table `quality`, of which ratios.csv has quality_difference() over the first base, and these keys.
+
+    better: whether a higher or a lower metric is the better one
+    diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the others are a selection
+    usable: whether the arm may be recommended: no quality is lost beyond the margin
+    """
     rows = []
     first = tables.axis.bases[0]
     for number, arm in product(tables.comparisons.index, tables.arms):

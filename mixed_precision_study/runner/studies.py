@@ -89,6 +89,8 @@ def load_studies(path: Path) -> dict[str, dict]:
         said = form.model_dump(exclude_unset=True)
         if form.base is None:
             said["base"] = first_arm(form)
+        if form.axis != PRECISION:  # only runs of one GPU are pairs
+            said.setdefault("interleaved", True)
         study = checked_study(said, where)
         if study.base is not None:
             check_base(form, listed(study.base), where)
