@@ -23,8 +23,11 @@ def quality_difference(
     difference from fp32 it counts as equivalent: a margin that its experiment fixes before any run. The differences of
     equal seeds are taken, as shares where the margin is one. The keys:
 
-    difference, low, high: mean and 95% interval (None below FEWEST_SEEDS); low90, high90: the 90% interval
-    metric: its name; margin: None where it has none; is_ratio: whether all of these are shares of the base's value
+    metric: name of the metric
+    difference, low, high: mean and 95% interval (None below FEWEST_SEEDS)
+    low90, high90: the 90% interval
+    margin: up to which it counts as equivalent; None where it has none
+    is_ratio: whether all of these are shares of the base's value
     seeds: how many
     outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
         excludes 0; else NOT_WORSE where the worse end of the 90% interval lies inside the margin; else UNKNOWN.

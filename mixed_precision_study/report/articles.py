@@ -9,12 +9,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
+from ..judge.arms import peak_gib
 from ..judge.verdict import FEW_HOSTS
 from ..store.record import last_metric
 from .charts import PANEL, PAPER, SOFT, chart_style
 from .names import COLOURS, short_name
 from .section import File, Section
-from .tables import Tables, csv_of, peak_gib
+from .tables import Tables, csv_of
 from .words import count, listed, plain, span
 
 ABOUT = """A run counts if model, data, batch and settings are those of the article, and for times only if it is eager,

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .charts import INK, PANEL, SOFT, STATUS, chart_style
-from .names import COLOURS, ORDER, short_name
 from .section import Section
 from .tables import Tables, bars_of
 
@@ -21,7 +20,6 @@ SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 # a bar's height, and the highest mark on it
 BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))
 BARS: dict = {
-    "palette": COLOURS,
     "saturation": 1,
     "width": 0.88,
     "dodge": False,
@@ -65,7 +63,7 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
     )
     panels: list[list[pd.DataFrame]] = []
     for _, block in rows.groupby("comparison", sort=False):
-        block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
+        block = block.sort_values("place")
         if not panels or sum(map(len, panels[-1])) + len(block) > MOST_BARS:
             panels.append([])
         start = sum(map(len, panels[-1])) + BLOCK_GAP * len(panels[-1])
@@ -86,7 +84,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
 
     task = textwrap.fill(bars.task.iloc[0], 46)
     # points; "pure bf16" takes two lines
-    names_below = 28 if "bf16_true" in set(bars.precision) else 18
+    names_below = 28 if bars.short.str.contains(" ").any() else 18
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
     total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
     figure = plt.figure(figsize=(PANEL, total))
@@ -100,7 +98,8 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
         what = ("seconds per epoch", "peak memory, GiB")[place]
         figure.text(0, (top + 0.34) / total, what, size=10.5, color=SOFT)
         if len(known := bars.dropna(subset=part)):
-            sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
+            palette = dict(zip(bars.arm, bars.colour, strict=True))
+            sns.barplot(known, x="x", y=part, hue="arm", palette=palette, ax=axes, **BARS)
         most = bars[f"most_{part}"].iloc[0]
         axes.set(
             xlim=(-0.5, room - 0.5),
@@ -115,9 +114,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     axes = figure.axes[0]
     below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
     for bar in bars.itertuples():
-        axes.annotate(
-            short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below
-        )
+        axes.annotate(bar.short.replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below)
     for _, block in bars.groupby("comparison", sort=False):
         axes.annotate(
             block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=10.5, **below
@@ -132,10 +129,10 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
         bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
         # seaborn's are wider beside a gap
         place = {"x": bar.x - BARS["width"] / 2, "width": BARS["width"]}
-        patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False, **place)
+        patch.set(gid=f"bar {part} {bar.comparison} {bar.arm}", clip_on=False, **place)
     before, letters = -1.0, 0
     for bar in bars.itertuples():
-        height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.precision}"
+        height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.arm}"
         if pd.isna(height):
             if part == "seconds":
                 why = STATUS.get(bar.status, bar.status)
@@ -179,7 +176,7 @@ def section(tables: Tables) -> Section:
         return section
     shown = bars[bars.comparison.isin(bars.comparison.unique()[:MOST_BLOCKS])]
     said = [
-        f"{bar.model}, {bar.way}, {short_name(bar.precision)} {label_of(bar.seconds, 'seconds')}"
+        f"{bar.model}, {bar.way}, {bar.short} {label_of(bar.seconds, 'seconds')}"
         for bar in shown.itertuples()
         if pd.notna(bar.seconds)
     ]

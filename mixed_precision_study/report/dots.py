@@ -12,11 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .charts import GROUND, INK, PANEL, SOFT, chart_style
-from .names import COLOURS, ORDER, precision_name, short_name
 from .tables import Tables
 from .words import listed, short
 
-MARKERS = dict(zip(ORDER, "DvosP^Xd", strict=True))
+MARKERS = "osDvP^Xd"  # of the arms that are compared, in their order
 SIZE = 10.5  # points, which is 11 pixels where three panels share a page of 832
 LINE_HIGH, HEAD, FOOT = 0.22, 0.62, 0.3  # inches of a line of text, above the rows, below them
 TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
@@ -27,9 +26,10 @@ LABEL_ROOM = 1.5  # factor of the axis that a label takes at the right of the la
 def dots(rows: pd.DataFrame) -> list[Figure]:
     """Draw ratios, a figure for each `panel`. The axes of all are alike, so that panels can be compared by eye.
 
-    rows: one for each dot: `panel` and `about`, its name and what is trained; `row`, the way it is run; `arm`, the
-    precision; `ratio`, how many times as fast it is as its `base`; `low` and `high`, the ends of its interval or of
-    the range of its hosts (NaN where there is none); `ranged`, whether they are such a range; `seconds` of the base.
+    rows: one for each dot: `panel` and `about`, its name and what is trained; `row`, the way it is run; `arm` with its
+    name `short`, `colour` and `mark`; `ratio`, how many times as fast it is as `base_short`; `low` and `high`, the ends
+    of its interval or of the range of its hosts (NaN where there is none); `ranged`, whether they are such a range;
+    `seconds` of the base.
     """
     ends = rows[["ratio", "low", "high"]]
     least = min(LEAST, 0.95 * ends.min(axis=None))
@@ -39,23 +39,25 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
 
 
 def ratio_rows(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dots(): every precision of some bars_of() beside TF32, or fp32 where no run was in TF32.
+    """Return the rows of dots(): every arm of some bars_of() beside the fair base of its comparison.
 
     Rows of a model stand in the order of their base's seconds, so that each usually adds a setting to the one above.
     """
-    keys = ["comparison", "precision", "baseline"]
-    ends = tables.ratios.set_index(keys)[["lowest", "highest", "hosts"]]
-    found = bars[bars.ratio.notna() & (bars.precision != bars.baseline)]
-    found = found[~found.precision.isin(["fp32", "tf32"])].join(ends, on=keys)
-    base = bars.set_index(["comparison", "precision"]).seconds
+    ends = tables.ratios.set_index(["comparison", "arm", "base"])[["lowest", "highest", "hosts"]]
+    found = bars[bars.ratio.notna() & ~bars.is_base]
+    found = found.join(ends, on=["comparison", "arm", "baseline"])
+    base = bars.set_index(["comparison", "arm"]).seconds
+    marks = {
+        arm: MARKERS[place % len(MARKERS)]
+        for place, arm in enumerate(found.sort_values("place").arm.unique())
+    }
     keys_of_base = zip(found.comparison, found.baseline, strict=True)
     ranged = found.low.isna() & (found.hosts > 1)
     found = found.assign(
         panel=found.model,
         about=found.task,
         row=[", ".join(filter(None, texts)) for texts in zip(found.way, found.more, strict=True)],
-        arm=found.precision,
-        base=found.baseline,
+        mark=found.arm.map(marks),
         low=found.low.astype(float).where(~ranged, found.lowest),
         high=found.high.astype(float).where(~ranged, found.highest),
         ranged=ranged,
@@ -68,9 +70,9 @@ def ratio_rows(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
 
 def dots_note(rows: pd.DataFrame) -> str:
     """Return what the marks of dots() mean, as Markdown; it names only what is there."""
-    bases = [precision_name(name) for name in ORDER if name in set(rows.base)]
+    bases = list(rows.base_short.unique())
     texts = [
-        f"A dot says how many times as fast a precision trains as {listed(bases)} in the same row,"
+        f"A dot says how many times as fast training is as in {listed(bases)} in the same row,"
         " whose seconds of an epoch stand at the right."
     ]
     if (rows.low.notna() & ~rows.ranged).any():
@@ -96,18 +98,18 @@ def draw_panel(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
     axes = figure.add_axes((0, FOOT / high, 1, inches / high))
     axes.set(xscale="log", xlim=limits, ylim=(lines + gaps, -1))
     prepare(axes, limits)
-    base = precision_name(panel.base.iloc[0])
+    base = panel.base_short.iloc[0]
     beside = {"transform": axes.get_yaxis_transform(), "va": "center", "size": SIZE}
     axes.text(1, -0.4, f"{base} takes", ha="right", color=SOFT, **beside)
-    place = 0.6
+    at = 0.6
     for name_of_row, row in panel.groupby("row", sort=False):
-        axes.text(0, place, name_of_row, color=INK, **beside)
-        axes.text(1, place, f"{short(row.seconds.iloc[0])} s", ha="right", color=SOFT, **beside)
-        axes.vlines(1, place + 0.4, place + len(row) + 0.6, color=SOFT, linewidth=1)
-        for dot in row.sort_values("arm", key=lambda arms: arms.map(ORDER.index)).itertuples():
-            place += 1
-            draw_dot(axes, dot, place)
-        place += 1.5
+        axes.text(0, at, name_of_row, color=INK, **beside)
+        axes.text(1, at, f"{short(row.seconds.iloc[0])} s", ha="right", color=SOFT, **beside)
+        axes.vlines(1, at + 0.4, at + len(row) + 0.6, color=SOFT, linewidth=1)
+        for dot in row.sort_values("place").itertuples():
+            at += 1
+            draw_dot(axes, dot, at)
+        at += 1.5
     return figure
 
 
@@ -128,17 +130,17 @@ def prepare(axes: Axes, limits: tuple[float, float]) -> None:
 
 def draw_dot(axes: Axes, dot, place: float) -> None:
     """Draw a ratio with its interval and its number; a range of hosts is paler than an interval."""
-    colour = COLOURS[dot.arm]
+    colour = dot.colour
     if pd.notna(dot.low):
         axes.hlines(
             place, dot.low, dot.high, color=colour, linewidth=2.4, alpha=0.5 if dot.ranged else 1
         )
-    (mark,) = axes.plot(dot.ratio, place, MARKERS[dot.arm], color=colour, markersize=7)
+    (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
     right = max(dot.ratio, dot.high) if pd.notna(dot.high) else dot.ratio
     known = pd.notna(dot.low) and not dot.low <= 1 <= dot.high
     axes.annotate(
-        f"{short_name(dot.arm)} {dot.ratio:.2f}×",
+        f"{dot.short} {dot.ratio:.2f}×",
         (right, place),
         (6, 0),
         textcoords="offset points",

@@ -13,27 +13,24 @@ from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from .dots import dots, dots_note, ratio_rows
-from .names import ORDER, bare, in_way, precision_name, short_name
+from .names import AMP, bare, in_way
 from .section import Cards, Heading, Section
 from .tables import Tables, bars_of
 from .words import count, listed, plain, short, span, times
 
-BASELINES = ("fp32", "tf32")
-FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
 MOST_MODELS = 6  # with more models the study's own figure opens the report
-ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
-NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
+NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
 
 def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
     """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
-    usable = bars[(bars.status == "ok") & ~bars.precision.isin(BASELINES) & bars.ratio.notna()]
+    usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
     if len(tables.quality) and len(usable):
         lost = tables.quality[~tables.quality.usable.astype(bool)]
-        lost = set(zip(lost.comparison, lost.precision, strict=True))
-        keys = zip(usable.comparison, usable.precision, strict=True)
+        lost = set(zip(lost.comparison, lost.arm, strict=True))
+        keys = zip(usable.comparison, usable.arm, strict=True)
         usable = usable[[key not in lost for key in keys]]
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
@@ -43,9 +40,9 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     if tables.on_cpu:
         return CPU, ""
     best = best_of(tables, bars)
-    amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
+    amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
     if best.empty or amp.empty:
-        return NO_COMPARISON, ""
+        return nothing_compared(tables), ""
     ways = [
         way
         for way in dict.fromkeys(bars.way)
@@ -54,40 +51,27 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     # TF32 where it was run
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
-    spans = (
-        shown.sort_values("precision", ascending=False)
-        .groupby("precision", sort=False)
-        .ratio.agg(span, "{:.1f}")
-    )
-    (first, ratios), *others = spans.items()
-    text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
-    text += "".join(f", and {precision_name(name)} {ratios} times" for name, ratios in others)
+    arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
+    first, *others = [
+        f"{tables.called(arm)} {{}}{span(list(shown.ratio[shown.arm == arm]), '{:.1f}')} times"
+        for arm in arms
+    ]
+    base = tables.called(shown.baseline.iloc[0])
+    text = f"{first.format('trains ')} as fast as {base}"
+    text += "".join(f", and {other.format('')}" for other in others)
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
         text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
-    begin = in_way(way)
-    return f"{begin[0].upper()}{begin[1:]}, {text}", way
+    text = ", ".join(filter(None, (in_way(way), text)))
+    return text[0].upper() + text[1:], way
 
 
-def memory_of(bars: pd.DataFrame) -> str:
-    """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
-    found = bars[
-        bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())
-    ]
-    clauses = []
-    for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
-        more = saved.mean() < 0
-        how = f"{span(sorted(-saved if more else saved), '{:.0f}')}% {'more' if more else 'less'}"
-        clauses.append(
-            f"{'as much' if saved.abs().max() < 100 * ALIKE_WITHIN else how} for {bare(model)}"
-        )
-    if not 0 < len(clauses) <= MOST_MODELS:
-        return ""
-    clauses[0] = clauses[0].replace(" for", " memory for", 1)
-    return f"Compared with {precision_name(found.baseline.iloc[0])}, AMP needs {listed(clauses, 'and')}."
+def nothing_compared(tables: Tables) -> str:
+    bases = listed([tables.called(base) for base in tables.axis.bases])
+    return NO_COMPARISON.format(" and ".join(tables.axis.settings), bases)
 
 
 def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
-    """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode.
+    """Return what stands below the title: made-up data first, then the baseline and strict fp32.
 
     Below another title than the finding, and where nothing is compared, stands what the study is about.
     """
@@ -100,35 +84,20 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
         said.append(
             "By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline."
         )
-        if "graph" in way:
-            said.append(
-                "It is captured, too, so what the graph gains by itself is not in these numbers."
-            )
-        over = tables.ratios[
-            (tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)
-        ]
+        over = tables.ratios[(tables.ratios.base == "fp32") & tables.ratios.arm.isin(AMP)]
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
             said.append(
                 f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast."
             )
-    said.append(memory_of(bars[bars.way == way]))
-    eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
-    if len(eager) and "graph" in way:
-        ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
-        said.append(
-            f"In eager mode AMP is {ratios} times as fast as {base}, which depends on the host machine."
-        )
     return " ".join(filter(None, said))
 
 
-def quality_line(tables: Tables, number: int, precision: str) -> str:
-    """Return in a clause whether a precision keeps the quality of fp32, or why that is not known."""
-    found = tables.quality[
-        (tables.quality.comparison == number) & (tables.quality.precision == precision)
-    ]
+def quality_line(tables: Tables, number: int, arm: str) -> str:
+    """Return in a clause whether an arm keeps the quality of its base, or why that is not known."""
+    found = tables.quality[(tables.quality.comparison == number) & (tables.quality.arm == arm)]
     if found.empty:
-        return "quality not compared with fp32"
+        return f"quality not compared with {tables.called(tables.axis.bases[0])}"
     one = found.iloc[0]
     name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
@@ -148,37 +117,32 @@ def each(clauses: dict[str, str]) -> str:
 def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
     """Return a card for each model: name, task, the numbers of both formats, how, cost and quality."""
     cards = []
-    ratios = tables.ratios.set_index(["comparison", "precision", "baseline"]).ratio
+    first = tables.axis.bases[0]
+    ratios = tables.ratios.set_index(["comparison", "arm", "base"]).ratio
     for best in best_of(tables, bars).itertuples():
-        block = bars[(bars.comparison == best.comparison) & bars.ratio.notna()]
-        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)]
-        shown = block[block.precision.isin(FORMATS)]
+        block = bars[bars.comparison == best.comparison]
+        shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
         if shown.empty:
-            shown = block[block.precision == best.precision]
-        name_of_base, names = precision_name(best.baseline), [*map(short_name, shown.precision)]
-        strict = [ratios.get((best.comparison, one, "fp32")) for one in shown.precision]
-        against = f"as fast as {name_of_base}"
-        if best.baseline != "fp32" and None not in strict:
-            against += f", {' and '.join(map(times, strict))} as fast as fp32"
-        how = in_way(best.way)
+            shown = block[block.arm == best.arm]
+        base, names = tables.called(best.baseline), list(shown.short)
+        strict = [ratios.get((best.comparison, arm, first)) for arm in shown.arm]
+        against = f"as fast as {base}"
+        if best.baseline != first and None not in strict:
+            against += f", {' and '.join(map(times, strict))} as fast as {tables.called(first)}"
+        how = in_way(best.way) or "in the same way"
         if shown.processes.min() < FEWEST_PROCESSES:
             how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
         seconds = [f"{name} {short(one)}" for name, one in zip(names, shown.seconds, strict=True)]
         lines = [
             f"{how[0].upper()}{how[1:]}",
-            f"{name_of_base} {short(base.seconds.iloc[0])} → {', '.join(seconds)} s/epoch",
+            f"{base} {short(block.seconds[block.arm == best.baseline].iloc[0])}"
+            f" → {', '.join(seconds)} s/epoch",
         ]
         if shown.saved.notna().all():
             saved = zip(names, map(memory_words, shown.saved), strict=True)
             lines.append(each(dict(saved)))
-        lines.append(
-            each(
-                {
-                    short_name(one): quality_line(tables, best.comparison, one)
-                    for one in shown.precision
-                }
-            )
-        )
+        quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
+        lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
         cards.append(
             dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
@@ -232,14 +196,14 @@ def facts(tables: Tables) -> str:
 
 
 def worked(tables: Tables) -> list[dict]:
-    """Return a row for each comparison of a CPU run: which precisions trained, which need a GPU, which failed."""
+    """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which failed."""
     rows = []
     for number, comparison in tables.comparisons.iterrows():
         ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
-        for precision in ORDER:
-            for run in tables.runs(number, precision, ok=False)[:1]:
-                needs = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
-                ends[needs].append(short_name(precision))
+        for arm in tables.arms:
+            for run in tables.runs(number, arm, ok=False)[:1]:
+                end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
+                ends[end].append(tables.short(arm))
         run_as = ", ".join(filter(None, (comparison.way, comparison.more)))
         rows.append(
             {"model": comparison["name"], "task": comparison.task, "run": run_as}
@@ -252,7 +216,7 @@ def next_command(tables: Tables, bars: pd.DataFrame) -> str:
     """Return what to run next where a model was trained in eager mode alone and AMP gained little, else ""."""
     groups = bars.groupby("model").way
     only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
-    amp = only_eager[only_eager.precision.isin(FORMATS) & only_eager.ratio.notna()]
+    amp = only_eager[only_eager.arm.isin(AMP) & only_eager.ratio.notna()]
     best = amp.groupby("model", sort=False).ratio.max()
     slow = best.index[best < LITTLE_GAIN]
     if slow.empty:
@@ -277,7 +241,7 @@ def cpu_screen(screen: Section, tables: Tables) -> None:
 def section(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
     """Return the first screen. Where a study has a `subject`, its question, finding and figure open the report."""
     bars = bars_of(tables)
-    found, way = finding(tables, bars) if len(bars) else (NO_COMPARISON, "")
+    found, way = finding(tables, bars) if len(bars) else (nothing_compared(tables), "")
     opened = subject if subject and subject.parts and not tables.on_cpu else None
     title = question if opened else found
     screen = Section()

@@ -31,7 +31,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
-    keys = ["comparison", "precision"]
+    keys = ["comparison", "arm"]
     return (
         rows.drop_duplicates(keys)
         .drop(columns=[*INFERENCE_FIELDS])
@@ -39,19 +39,21 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     )
 
 
-def finding(bars: pd.DataFrame) -> str:
-    """Return how many times as fast AMP answers as TF32, for one sample and for a batch, from least to most."""
-    table = bars.set_index(["comparison", "precision"])[["value", "rate"]].astype(float)
+def finding(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return how many times as fast each compared arm answers as its base, for one sample and for a batch."""
+    values = bars.set_index("arm")
+    base = next((one for one in reversed(tables.axis.bases) if one in values.index), "")
     texts = []
-    for precision in ("amp_fp16", "amp_bf16"):
-        if not {precision, "tf32"} <= set(bars.precision):
-            continue
-        both = table.xs(precision, level="precision") / table.xs("tf32", level="precision")
-        both = both.dropna()
-        if len(both):
+    for arm in tables.compared_arms if base else ():
+        own, beside = (
+            values.loc[[name]].set_index("comparison")[["value", "rate"]].astype(float)
+            for name in (arm, base)
+        )
+        times = (own / beside).dropna()
+        if len(times):
             texts.append(
-                f"{precision_name(precision)} is {span(list(1 / both.value), '{:.2f}')} times as fast as"
-                f" {precision_name('tf32')} for one sample and {span(list(both.rate), '{:.2f}')} times for a batch"
+                f"{tables.called(arm)} is {span(list(1 / times.value), '{:.2f}')} times as fast as"
+                f" {tables.called(base)} for one sample and {span(list(times.rate), '{:.2f}')} times for a batch"
             )
     return "; ".join(texts)
 
@@ -62,7 +64,7 @@ def section(tables: Tables) -> Section:
     bars = inference_bars(tables) if asked else pd.DataFrame()
     if bars.empty:
         return Section()
-    section = Section("Inference", finding(bars), ABOUT)
+    section = Section("Inference", finding(tables, bars), ABOUT)
     ranges = [
         f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)
     ]
@@ -78,7 +80,7 @@ def section(tables: Tables) -> Section:
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_panels(section, rate, "inference_throughput")
     table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
-    table["precision"] = bars.precision.map(precision_name)
+    table["precision"] = bars.arm.map(precision_name)
     table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
     table["apart from fp32"] = texts(bars.apart, "{:.2%}")
     section.table(

@@ -1,39 +1,26 @@
 """Section: one thing added at a time, step by step, and the same training executed in another way."""
 
-import re
-import statistics
 from collections.abc import Iterator
-from itertools import permutations, product
+from itertools import product
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..judge.conditions import fairly_timed, host_of
-from ..judge.ratios import FEWEST_HOSTS, seconds_of_epoch, unpaired_ratio
+from ..judge.axis import Axis, arm_named
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
 from .charts import INK, PANEL, SOFT, STATUS
 from .growth import ratio_texts, texts
-from .names import (
-    COLOURS,
-    ORDER,
-    WAYS,
-    bare,
-    in_way,
-    precision_name,
-    setting_name,
-    short_name,
-    way_name,
-)
+from .names import WAYS, arm_name, bare, in_way, precision_name, short_name
 from .panels import add_panels
 from .section import Section
 from .sure import range_of_hosts
-from .tables import Tables, alike, bars_of
+from .tables import Tables, alike
 from .words import listed
 
-USUAL_WAY = {
+USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
     "channels_last": False,
     "scaler": "pytorch",
@@ -41,7 +28,8 @@ USUAL_WAY = {
     "rounding": "nearest",
     "allow_fp16_accumulation": False,
     "loader": "gpu",
-}  # of settings that are ways
+}
+BOTH = {"compile_cuda_graph": ("compile", "cuda_graph")}  # a way of execution that adds two things
 ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
 multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
 ADDED = {
@@ -56,11 +44,11 @@ def chosen(value: Any) -> list:
 
 
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
-    """Yield (label, comparison, precision) of the study's steps, which add up; a larger batch is another training."""
+    """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is another training."""
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL_WAY[name] for step in steps for name in step if name in USUAL_WAY}
     family = family[family.batch == family.batch.min()]
-    precisions: Any = ORDER
+    precision: Any = None
     before: tuple[Any, Any] | None = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
@@ -71,9 +59,10 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
         rows = tables.trainings[
             tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains
         ]
-        rows = rows[rows.precision.isin(chosen(step.get("precision", precisions)))]
-        if len(rows) and before != (found := (rows.comparison.iloc[0], rows.precision.iloc[0])):
-            before, precisions = found, found[1]
+        if wanted := step.get("precision", precision):
+            rows = rows[rows.precision.isin(chosen(wanted))]
+        if len(rows) and before != (found := (rows.comparison.iloc[0], rows.arm.iloc[0])):
+            before, precision = found, rows.precision.iloc[0]
             yield step["label"], *found
 
 
@@ -84,21 +73,16 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
-        first = before = None
-        for label, number, precision in ladder_of(tables, family):
-            bars = bars_of(tables, [number])
-            row = bars[bars.precision == precision].iloc[0].to_dict() | {
-                "label": label,
-                "formats": named[label],
-            }
-            row["ladder"] = family["name"].iloc[0]
-            own = tables.runs(number, precision)
-            first, over = first or own, (tables.between(own, first) if first else None) or {}
-            gain: dict = (tables.between(own, before) if before else None) or {}
-            row |= {name: over.get(name) for name in LIMITS} | {
-                f"gain_{name}": gain.get(name) for name in LIMITS
-            }
-            before = own or before
+        first: list[dict] = []
+        before: list[dict] = []
+        for label, number, arm in ladder_of(tables, family):
+            bar = next(bar for bar in tables.bars[number] if bar["arm"] == arm)
+            row = bar | {"label": label, "formats": named[label], "ladder": bar["model"]}
+            own = tables.runs(number, arm)
+            for prefix, base in (("", first), ("gain_", before)):
+                found = tables.between(own, base) or {}
+                row |= {f"{prefix}{name}": found.get(name) for name in LIMITS}
+            first, before = first or own, own or before
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -116,7 +100,7 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
             place,
             ratios[index],
             height=0.74,
-            color=COLOURS[step.precision],
+            color=step.colour,
             gid=f"step {step.label}",
         )
         if pd.notna(step.low):
@@ -134,9 +118,7 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
             va="center",
             **style,
         )
-    names = steps.label + (" (" + steps.precision.map(short_name) + ")").where(
-        steps.formats > 1, ""
-    )
+    names = steps.label + (" (" + steps.short + ")").where(steps.formats > 1, "")
     axes.set_yticks(range(len(steps)), names)
     axes.set_title(steps.ladder.iloc[0], weight="bold", size=10.5)
     axes.set(xlabel="times as fast as the first step", xlim=(0, 1.6 * ends.max()))
@@ -145,67 +127,19 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
     return figure
 
 
-def adds(setting: str, before: Any, after: Any) -> bool:
-    """Return whether the second value of a setting adds to the first. A way of execution keeps what the first has."""
-    if setting != "execution":
-        return before == USUAL_WAY[setting] and after not in (before, None)
-    return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
-
-
-def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
-    """Return how many times as fast CUDA graphs are as eager runs on three other hosts or more, else None.
-
-    A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
-    """
-    ways = [runs[0]["settings"]["execution"] for runs in (own, base)]
-    if "cuda_graph" not in ways[0] or ways[1] != "eager":
-        return None
-    hosts = [
-        [run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))
-    ]
-    if len(hosts) < FEWEST_HOSTS:
-        return None
-    mine = seconds_of_epoch(fairly_timed(own))
-    ratios = [seconds_of_epoch(fairly_timed(runs)) / mine for runs in hosts]
-    ends = {
-        "hosts": len(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "outcome": FEW_HOSTS,
-    }
-    return unpaired_ratio(statistics.median(ratios)) | ends
-
-
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratio and memory of `after` over `before`, which differ in one setting, but no ladder's steps."""
-    climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
-    peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
+    """Return what compared() says of `after` over `before`, which differ in one setting, but no ladder's steps."""
+    climbed = set(zip(steps.comparison, steps.arm, strict=True)) if len(steps) else set()
     rows = []
-    for setting, usual in USUAL_WAY.items():
-        for _, family in alike(tables.comparisons, setting):
-            values = {number: one.get(setting, usual) for number, one in family.settings.items()}
-            pairs = [
-                pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))
-            ]
-            for (before, after), precision in product(pairs, ORDER):
-                own, base = tables.runs(after, precision), tables.runs(before, precision)
-                climbs = {(before, precision), (after, precision)} <= climbed
-                steps_between = [mid for mid in values if {(before, mid), (mid, after)} <= {*pairs}]
-                if climbs or any(tables.runs(mid, precision) for mid in steps_between):
-                    continue
-                found = tables.between(own, base) if own != base else None
-                if found and not found["processes"]:
-                    found = over_hosts(own, base)
-                if found:
-                    value = values[after]
-                    added = (
-                        way_name(value) if setting == "execution" else setting_name(setting, value)
-                    )
-                    added = ADDED.get((values[before], value), added)
-                    row = {"before": before, "after": after, "precision": precision, "added": added}
-                    rows.append(
-                        row | found | {"memory": peaks[after, precision] / peaks[before, precision]}
-                    )
+    for before, after, arm, added in one_setting_apart(tables):
+        own, base = tables.runs(after, arm), tables.runs(before, arm)
+        if own == base or {(before, arm), (after, arm)} <= climbed:
+            continue
+        found = tables.between(own, base)
+        if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
+            row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
+            short, colour = tables.arms[arm]
+            rows.append(row | found | {"short": short, "colour": colour})
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
@@ -217,6 +151,20 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
             ", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)
         ]
     return ways
+
+
+def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
+    """Yield (comparison before, after, arm, what is added) of ways, each beside the next simpler one that was run."""
+    for setting, usual in USUAL_WAY.items():
+        axis = Axis((setting,), (arm_named([usual]),), BOTH)
+        for _, family in alike(tables.comparisons, setting):
+            given = {number: one.get(setting, usual) for number, one in family.settings.items()}
+            ways = {n: arm_named([value]) for n, value in given.items() if value is not None}
+            for (after, way), arm in product(ways.items(), tables.arms):
+                known = {name: number for number, name in ways.items() if tables.runs(number, arm)}
+                for base in axis.simpler_arms(way, known):
+                    added = ADDED.get((base, way), arm_name(axis.settings, way))
+                    yield known[base], after, arm, added
 
 
 def finding_of(tables: Tables, ways: pd.DataFrame) -> str:
@@ -291,7 +239,7 @@ def section(tables: Tables) -> Section:
             ),
             "n": ways.processes.where(~wide, ways.hosts),
             "outcome": ways.outcome,
-            "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),
+            "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(
             "Two trainings that differ in one setting alone are compared, so the ratio is what it gains."

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from .growth import texts
-from .names import bare, precision_name
+from .names import bare
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
 from .tables import Tables
@@ -36,19 +36,20 @@ def memory_parts_of(record: dict) -> dict[str, float]:
 
 
 def finding(tables: Tables) -> str:
-    """Return how far AMP changes the peak of each model, against TF32, or against fp32 where it was not run."""
-    amp = tables.ratios[tables.ratios.precision.isin(["amp_fp16", "amp_bf16"])]
-    amp = amp.dropna(subset="saved").sort_values("baseline")
-    amp = amp.drop_duplicates(["comparison", "precision"], keep="last")
-    if amp.empty or tables.on_cpu:
+    """Return how far the compared arms change the peak of each model, against their base."""
+    own = tables.ratios[tables.ratios.arm.isin(tables.compared_arms)].dropna(subset="saved")
+    # the fair base comes last
+    own = own.sort_values("base", key=lambda names: names.map(tables.axis.bases.index))
+    own = own.drop_duplicates(["comparison", "arm"], keep="last")
+    if own.empty or tables.on_cpu:
         return ""
-    names = amp.comparison.map(tables.comparisons["name"]).map(bare)
+    names = own.comparison.map(tables.comparisons["name"]).map(bare)
     changes = [
         f"{name} {span(list(-100 * saved), '{:+.0f}')}%"
-        for name, saved in amp.groupby(names, sort=False).saved
+        for name, saved in own.groupby(names, sort=False).saved
     ]
-    bases = [precision_name(base) for base in sorted(set(amp.baseline), reverse=True)]
-    return f"Peak memory of AMP against {listed(bases)}: {', '.join(changes)}"
+    bases = [tables.called(base) for base in tables.axis.bases if base in set(own.base)]
+    return f"Peak memory of {tables.subject or 'the compared arms'} against {listed(bases)}: {', '.join(changes)}"
 
 
 def section(tables: Tables) -> Section:
@@ -65,10 +66,8 @@ def section(tables: Tables) -> Section:
     parts = pd.DataFrame(
         [memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS)
     )
-    highest = (
-        rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
-    )
-    bars = middle.join(parts).join(highest, on=["comparison", "precision"])
+    highest = rows.groupby(["comparison", "arm"])[["gib", "card_gib"]].max().add_prefix("most_")
+    bars = middle.join(parts).join(highest, on=["comparison", "arm"])
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_panels(

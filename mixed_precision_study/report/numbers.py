@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from .names import METRICS, short_name
+from .names import METRICS
 from .section import Section
 from .tables import Tables, bars_of
 from .words import short
@@ -19,13 +19,13 @@ def section(tables: Tables) -> Section:
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
-        keys, timed = ["comparison", "precision"], tables.trainings[tables.trainings.timed]
+        keys, timed = ["comparison", "arm"], tables.trainings[tables.trainings.timed]
         idle = timed[timed.record.map(id).isin(tables.fair)].groupby(keys).idle.median()
         metrics = timed.drop_duplicates("comparison").set_index("comparison").record
         paths = tables.trainings.drop_duplicates(keys).set_index(keys).path
-        rows, links = [], []
+        rows, links, fair = [], [], tables.axis.bases[-1]
         for bar in bars.itertuples():
-            path = str(paths[bar.comparison, bar.precision])
+            path = str(paths[bar.comparison, bar.arm])
             beside = not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
             links.append(path if beside else "")  # none into an archive
             metric = (
@@ -35,14 +35,16 @@ def section(tables: Tables) -> Section:
                 "model": bar.model,
                 "task": bar.task,
                 "run": ", ".join(filter(None, (bar.way, bar.more))),
-                "precision": short_name(bar.precision),
+                ", ".join(tables.axis.settings): bar.short,
                 "s per epoch": cell(bar.seconds) if bar.status == "ok" else bar.status,
-                "over TF32": cell(bar.ratio, "{:.2f}") if bar.baseline == "tf32" else "-",
+                f"over {tables.short(fair)}": cell(bar.ratio, "{:.2f}")
+                if bar.baseline == fair
+                else "-",
                 "GiB": cell(bar.gib, "{:.2f}"),
                 "J per 1,000": cell(bar.joules),
                 "metric": cell(bar.metric),
                 "of": {**METRICS, "mean_absolute_error": "MAE", "None": "-"}.get(metric, metric),
-                "GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"),
+                "GPU idle": cell(idle.get((bar.comparison, bar.arm)), "{:.0%}"),
                 "runs": bar.runs,
             }
             rows.append(row)

@@ -12,10 +12,10 @@ from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import LINE, PANEL, SOFT, chart_style
-from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
+from .names import METRICS, precision_name
 from .section import Section
 from .tables import Tables
-from .words import count, plain, short, span
+from .words import count, listed, plain, short, span
 
 ABOUT = """The last metric on held-out data is compared with that of fp32 over equal seeds. *Equivalent* means that the
 90% interval lies inside the margin (shaded), and *not worse* that its worse end does; a verdict takes five seeds."""
@@ -42,6 +42,11 @@ def section(tables: Tables) -> Section:
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
         widest = min(WIDEST, max(1.5, ends.max() + 0.2))
+        cases = cases.assign(
+            short=cases.arm.map(tables.short),
+            colour=[tables.arms[arm][1] for arm in cases.arm],
+            base_short=cases.base.map(tables.short),
+        )
         figures = [draw(one, widest) for _, one in cases.groupby("comparison", sort=False)]
         section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
@@ -60,7 +65,7 @@ def row_of(case: dict) -> dict[str, str]:
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
     return {
         "training": case["label"],
-        "precision": precision_name(case["precision"]),
+        "precision": precision_name(case["arm"]),
         "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
         "difference (90% interval)": f"{mean}{unit} ({low} to {high})",
         "margin": f"{scale * case['margin']:g}{unit}",
@@ -80,10 +85,11 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     figure, axes = plt.subplots(figsize=(PANEL, high), layout="constrained")
     axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
-    for place, (index, precision) in enumerate(cases.precision.items()):
+    for place, (index, arm) in enumerate(cases.arm.items()):
         mean, *limits = ends.loc[index].clip(-widest, widest)
         marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-        style = {"color": COLOURS[precision], "gid": f"{cases.comparison[index]} {precision}"}
+        colour = cases.colour[index]
+        style = {"color": colour, "gid": f"{cases.comparison[index]} {arm}"}
         axes.plot(
             [min(limits), mean, max(limits)],
             [place] * 3,
@@ -91,13 +97,13 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
             solid_capstyle="butt",
             **style,
         )
-        axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
+        axes.plot(mean, place, marker=marker, markersize=7, color=colour, clip_on=False)
     axes.set(
         xlim=(-widest, widest),
         ylim=(len(cases) - 0.4, -0.6),
-        xlabel="difference from fp32, in margins (shaded: ±1)",
+        xlabel=f"difference from {cases.base_short.iloc[0]}, in margins (shaded: ±1)",
     )
-    axes.set_yticks(range(len(cases)), cases.precision.map(short_name))
+    axes.set_yticks(range(len(cases)), cases.short)
     axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.grid(visible=False, axis="y")
     axes.set_title("← worse", loc="left", color=SOFT)
@@ -110,11 +116,12 @@ def say_unlearned(section: Section, tables: Tables) -> None:
     """Say how many runs of a comparison ended no better than chance, and in which precisions."""
     for number, title in tables.comparisons.title.items():
         gains = [
-            (name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)
+            (arm, gain_over_chance(run)) for arm in tables.arms for run in tables.runs(number, arm)
         ]
         lost = [name for name, gain in gains if gain is not None and gain <= 0]
         if lost:
-            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})"
+            names = listed([tables.called(arm) for arm in dict.fromkeys(lost)], "and")
+            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names})"
             section.say(f"{who}: {plain(title)}.")
 
 
@@ -131,13 +138,14 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
 def say_curves(section: Section, tables: Tables) -> None:
     """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
     apart: dict[str, float] = {}
+    base_name = tables.called(tables.axis.bases[0])
     for number, title in tables.comparisons.title.items():
         curves = {
-            name: curve for name in ORDER if (curve := median_curve(tables.runs(number, name)))
+            arm: curve for arm in tables.arms if (curve := median_curve(tables.runs(number, arm)))
         }
         epochs, base = (
             sorted({epoch for curve in curves.values() for epoch in curve}),
-            curves.pop("fp32", {}),
+            curves.pop(tables.axis.bases[0], {}),
         )
         fall = max(base.values(), default=0) - min(base.values(), default=0)
         if len(epochs) < FEWEST_EPOCHS or not fall or tables.comparisons.batch[number] == "max":
@@ -145,17 +153,18 @@ def say_curves(section: Section, tables: Tables) -> None:
         late = [epoch for epoch in epochs[len(epochs) // 2 :] if epoch in base]
         for name, curve in curves.items():
             if distances := [abs(curve[epoch] - base[epoch]) for epoch in late if epoch in curve]:
-                apart[f"{precision_name(name)} in {plain(title)}"] = max(distances) / fall
+                apart[f"{tables.called(name)} in {plain(title)}"] = max(distances) / fall
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
-        how = f"in the second half of training, medians differ by at most {max(same):.1%} of the fall of fp32's loss"
+        how = "in the second half of training, medians differ by at most"
+        how += f" {max(same):.1%} of the fall of {base_name}'s loss"
         section.say(
-            f"The training losses follow those of fp32{' in most cases' if others else ''}: {how}."
+            f"The training losses follow those of {base_name}{' in most cases' if others else ''}: {how}."
         )
     if others:
         section.say(
-            f"In the second half of training, these losses are further from those of fp32: {'; '.join(others)}."
+            f"In the second half of training, these losses are further from those of {base_name}: {'; '.join(others)}."
         )
 
 
@@ -166,7 +175,7 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
     """
     rows = []
     for number, label in labels.items():
-        runs = {name: records for name in ORDER if (records := tables.runs(number, name))}
+        runs = {arm: records for arm in tables.arms if (records := tables.runs(number, arm))}
         targets = [target_of(run, tables.target_metric) for own in runs.values() for run in own]
         target = next(filter(None, targets), None)
         if target is None:
@@ -176,17 +185,16 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
             continue
         timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
         for name, own in ways.items():
-            for base in ("fp32", "tf32"):
-                if name not in ("fp32", base) and faster_steps_only(
+            called = tables.called(name)
+            for base in tables.axis.bases:
+                if name not in (tables.axis.bases[0], base) and faster_steps_only(
                     timed[name], timed.get(base, [])
                 ):
-                    slow = (
-                        f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
-                    )
+                    slow = f"**{called}** has faster epochs than {tables.called(base)}"
                     section.say(
                         f"{slow}, but is not faster to a metric of {target:g} ({plain(label)})."
                     )
-            head = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
+            head = {"training": label, "target": f"{target:g}", "precision": called}
             rows.append(head | target_row(own, timed[name]))
     if rows:
         section.table(rows, folded="Training until the same quality")

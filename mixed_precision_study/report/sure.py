@@ -6,7 +6,6 @@ import pandas as pd
 
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
-from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables
 from .words import count
@@ -14,9 +13,9 @@ from .words import count
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
     (
         "always ran before",
-        "one precision always ran first, so a drift of the host may look like a difference",
+        "one side always ran first, so a drift of the host may look like a difference",
     ),
-    ("was run", "the two precisions had different places in the order of their process"),
+    ("was run", "the two sides had different places in the order of their process"),
     ("clock", "the clocks of the two sides differed"),
     ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
     ("kernel of", "the processes of the two sides were started in different ways"),
@@ -34,9 +33,11 @@ def section(tables: Tables) -> Section:
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
     section.title = title_of(tables, ratios)
     columns = [
-        f"{short_name(one)} over {short_name(base)}" for base in ("tf32", "fp32") for one in ORDER
+        f"{tables.short(arm)} over {tables.short(base)}"
+        for base in reversed(tables.axis.bases)
+        for arm in tables.arms
     ]
-    over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
+    over = ratios.arm.map(tables.short) + " over " + ratios.base.map(tables.short)
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])

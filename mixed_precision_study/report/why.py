@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
-from .names import ORDER, precision_name, short_name
+from .names import ORDER, precision_name
 from .panels import add_panels, middle_runs, timed_trainings
 from .section import Section
 from .tables import Tables
@@ -36,14 +36,17 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
 
 
-def finding(steps: pd.DataFrame) -> str:
-    """Return how long the GPU is idle in a step of AMP, in each way of execution."""
-    amp = steps[steps.precision.isin(["amp_fp16", "amp_bf16"])]
+def finding(tables: Tables, steps: pd.DataFrame) -> str:
+    """Return how long the GPU is idle in a step of the compared arms, in each way of execution."""
+    own = steps[steps.arm.isin(tables.compared_arms)]
     idle = [
         f"{way} {span(list(100 * waits), '{:.0f}')}%"
-        for way, waits in amp.groupby("way", sort=False).waits
+        for way, waits in own.groupby("way", sort=False).waits
     ]
-    return f"Share of a step of AMP in which the GPU is idle: {', '.join(idle)}" if idle else ""
+    subject = tables.subject or "the compared arms"
+    return (
+        f"Share of a step of {subject} in which the GPU is idle: {', '.join(idle)}" if idle else ""
+    )
 
 
 def section(tables: Tables) -> Section:
@@ -51,7 +54,7 @@ def section(tables: Tables) -> Section:
     steps = steps_of(tables) if len(tables.comparisons) else pd.DataFrame()
     if steps.empty:
         return Section()
-    section = Section("Why", finding(steps), ABOUT)
+    section = Section("Why", finding(tables, steps), ABOUT)
     bars = steps.assign(
         label=steps.ms.map(short) + " ms", note=steps.waits.map("{:.0%} idle".format)
     )
@@ -65,7 +68,7 @@ def section(tables: Tables) -> Section:
         cells = {
             "model": row.name,
             "way": row.block,
-            "precision": short_name(row.precision),
+            ", ".join(tables.axis.settings): row.short,
             "limited by": row.limit,
             "largest other kernels": longest_others(row.record),
             "try": advice or "-",
