@@ -43,7 +43,7 @@ def read_articles() -> pd.DataFrame:
 
 def section(tables: Tables) -> Section:
     """Return a chart of speed-ups and a table, where the study repeats articles."""
-    section = Section(about=ABOUT)
+    section = Section("Articles", about=ABOUT)
     if not tables.show.get("articles"):
         return section
     articles = read_articles()
@@ -55,7 +55,6 @@ def section(tables: Tables) -> Section:
     if matched.empty:
         return section
     section.parts.append(File("articles.csv", csv_of(claims(articles))))
-    section.title = "Beside the articles"
     times = matched[
         (matched.quantity == "time") & (matched.baseline == "fp32") & matched.model.notna()
     ]
@@ -69,8 +68,8 @@ def section(tables: Tables) -> Section:
             held(theirs, found[0]) for theirs, found in zip(times.theirs, times.ours, strict=True)
         ]
         same = count(len(times), "published speed-up")
-        section.title = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
-        section.chart(draw(times), "articles", f"{section.title}.")
+        section.finding = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
+        section.chart(draw(times), "articles", f"{section.finding}.")
         for (article, year), rows in times.groupby(["article", "year"], sort=False):
             theirs, own = span(rows.theirs, TWO), span(rows.own, TWO)
             processes = span([found[0]["processes"] for found in rows.ours])

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 
 from .charts import GROUND, INK, PANEL, SOFT, chart_style
 from .tables import Tables
-from .words import listed, short
+from .words import short
 
 MARKERS = "osDvP^Xd"  # of the arms that are compared, in their order
 SIZE = 10.5  # points, which is 11 pixels where three panels share a page of 832
 LINE_HIGH, HEAD, FOOT = 0.22, 0.62, 0.3  # inches of a line of text, above the rows, below them
+LETTERS = 42  # of a row's name
 TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 LEAST, MOST = 0.8, 1.6  # the axis reaches at least so far
 LABEL_ROOM = 1.5  # factor of the axis that a label takes at the right of the largest ratio
@@ -27,9 +28,9 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     """Draw ratios, a figure for each `panel`. The axes of all are alike, so that panels can be compared by eye.
 
     rows: one for each dot: `panel` and `about`, its name and what is trained; `row`, the way it is run; `arm` with its
-    name `short`, `colour` and `mark`; `ratio`, how many times as fast it is as `base_short`; `low` and `high`, the ends
-    of its interval or of the range of its hosts (NaN where there is none); `ranged`, whether they are such a range;
-    `seconds` of the base.
+    `colour` and `mark`; `ratio`, how many times as fast it is as its base; `label`, what stands beside it; `low` and
+    `high`, the ends of its interval or of the range of its hosts (NaN where there is none); `ranged`, whether they are
+    such a range; `seconds` of a row (NaN where none is shown) below the heading `takes`.
     """
     ends = rows[["ratio", "low", "high"]]
     least = min(LEAST, 0.95 * ends.min(axis=None))
@@ -62,19 +63,17 @@ def ratio_rows(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
         high=found.high.astype(float).where(~ranged, found.highest),
         ranged=ranged,
         seconds=[base.get(key) for key in keys_of_base],
+        takes=found.base_short + " takes",
+        label=found.short + found.ratio.map(" {:.2f}×".format),
     )
     order = {name: place for place, name in enumerate(found.panel.unique())}
-    found = found.sort_values("seconds", ascending=False, kind="stable")
+    found = found.sort_values("place").sort_values("seconds", ascending=False, kind="stable")
     return found.sort_values("panel", key=lambda names: names.map(order), kind="stable")
 
 
 def dots_note(rows: pd.DataFrame) -> str:
     """Return what the marks of dots() mean, as Markdown; it names only what is there."""
-    bases = list(rows.base_short.unique())
-    texts = [
-        f"A dot says how many times as fast training is as in {listed(bases)} in the same row,"
-        " whose seconds of an epoch stand at the right."
-    ]
+    texts = []
     if (rows.low.notna() & ~rows.ranged).any():
         texts.append("Lines are 95% intervals over processes.")
     if rows.ranged.any():
@@ -98,15 +97,15 @@ def draw_panel(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
     axes = figure.add_axes((0, FOOT / high, 1, inches / high))
     axes.set(xscale="log", xlim=limits, ylim=(lines + gaps, -1))
     prepare(axes, limits)
-    base = panel.base_short.iloc[0]
     beside = {"transform": axes.get_yaxis_transform(), "va": "center", "size": SIZE}
-    axes.text(1, -0.4, f"{base} takes", ha="right", color=SOFT, **beside)
+    axes.text(1, -0.4, panel.takes.iloc[0], ha="right", color=SOFT, **beside)
     at = 0.6
     for name_of_row, row in panel.groupby("row", sort=False):
-        axes.text(0, at, name_of_row, color=INK, **beside)
-        axes.text(1, at, f"{short(row.seconds.iloc[0])} s", ha="right", color=SOFT, **beside)
+        axes.text(0, at, textwrap.shorten(name_of_row, LETTERS, placeholder="…"), **beside)
+        if pd.notna(seconds := row.seconds.iloc[0]):
+            axes.text(1, at, f"{short(seconds)} s", ha="right", color=SOFT, **beside)
         axes.vlines(1, at + 0.4, at + len(row) + 0.6, color=SOFT, linewidth=1)
-        for dot in row.sort_values("place").itertuples():
+        for dot in row.itertuples():
             at += 1
             draw_dot(axes, dot, at)
         at += 1.5
@@ -140,7 +139,7 @@ def draw_dot(axes: Axes, dot, place: float) -> None:
     right = max(dot.ratio, dot.high) if pd.notna(dot.high) else dot.ratio
     known = pd.notna(dot.low) and not dot.low <= 1 <= dot.high
     axes.annotate(
-        f"{dot.short} {dot.ratio:.2f}×",
+        dot.label,
         (right, place),
         (6, 0),
         textcoords="offset points",

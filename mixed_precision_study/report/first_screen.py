@@ -263,5 +263,9 @@ def section(tables: Tables, subject: Section | None = None, question: str = "") 
         rows = ratio_rows(tables, bars)
         if len(rows):
             screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
-            screen.say(dots_note(rows))
+            bases = listed(list(rows.base_short.unique()))
+            screen.say(
+                f"A dot says how many times as fast training is as in {bases} in the same row, whose"
+                f" seconds of an epoch stand at the right. {dots_note(rows)}"
+            )
     return screen

@@ -232,7 +232,7 @@ def ratio_texts(rows: pd.DataFrame) -> list[str]:
 
 def section(tables: Tables) -> Section:
     """Return the charts and the table over what the study lets grow, the largest batches, and the loss scales."""
-    section = Section(link="Growth")
+    section = Section("Growth")
     if families := families_of(tables):
         add_growth(section, tables, families)
     if len(tables.comparisons) and (tables.comparisons.batch == "max").any():
@@ -252,7 +252,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     )
     headline = told[told.precision == own]
     if len(headline) and not tables.on_cpu:
-        section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
+        section.finding = finding_of(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
     figures = []
@@ -267,7 +267,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         figures.append(
             draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
         )
-    section.chart(figures, "growth", section.title or "Speed-up over what grows")
+    section.chart(figures, "growth", section.finding or "Speed-up over what grows")
     dashes = "A line is dashed where a point has no interval, because it rests on too few processes or hosts."
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
@@ -316,8 +316,8 @@ def add_largest(section: Section, tables: Tables) -> None:
     """Add the table of the largest batches: how far each precision comes, and what that gains per sample."""
     rows = largest_of(tables)
     gain = (rows.batch / rows.base_batch)[rows.arm.isin(AMP)].dropna()
-    if len(gain) and not section.title:
-        section.title = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
+    if len(gain) and not section.finding:
+        section.finding = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
     section.say(ABOUT_LARGEST)
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
@@ -356,7 +356,7 @@ def add_scales(section: Section, tables: Tables) -> None:
         return
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
     said = f"{well} of {len(scales)} trainings at fixed loss scales from {span(list(scales), '{:,.10g}')} ended well"
-    section.title = section.title or said
+    section.finding = section.finding or said
     section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],

@@ -4,21 +4,18 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ..judge.axis import Axis, arm_named
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
-from .charts import INK, PANEL, SOFT, STATUS
+from .dots import MARKERS, dots, dots_note
 from .growth import ratio_texts, texts
-from .names import WAYS, arm_name, bare, in_way, precision_name, short_name
-from .panels import add_panels
+from .names import arm_name, bare, precision_name
 from .section import Section
 from .sure import range_of_hosts
 from .tables import Tables, alike
-from .words import listed
+from .words import listed, span
 
 USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
@@ -30,8 +27,8 @@ USUAL_WAY = {  # of settings that are ways
     "loader": "gpu",
 }
 BOTH = {"compile_cuda_graph": ("compile", "cuda_graph")}  # a way of execution that adds two things
-ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
-multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
+ABOUT = """A dot compares a step with the first one. Behind it stands what the step gains over the one before, so the
+gains multiply to the total. Lines are 95% intervals."""
 ADDED = {
     ("cuda_graph", "compile_cuda_graph"): "torch.compile",
     ("compile", "compile_cuda_graph"): "CUDA graph",
@@ -87,44 +84,40 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw_ladder(steps: pd.DataFrame) -> Figure:
-    """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
-    figure, axes = plt.subplots(figsize=(PANEL, 0.75 + 0.3 * len(steps)), layout="constrained")
-    ratios = steps.ratio.astype(float).fillna(
-        (steps.seconds.notna() & (steps.index == steps.index[0])).astype(float)
+def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of dots() of the steps that ended well: over the first step, and over the one before in words."""
+    known = steps[steps.seconds.notna()]
+    gains = known.gain_ratio.map(lambda gain: "" if pd.isna(gain) else f", step {gain:.2f}×")
+    ratios = known.ratio.astype(float).fillna(1.0)
+    named = known.label + (" (" + known.short + ")").where(known.formats > 1, "")
+    return known.assign(
+        panel=known.ladder,
+        about=known.task,
+        row=named,
+        mark="o",
+        ratio=ratios,
+        label=ratios.map("{:.2f}×".format) + gains,
+        ranged=False,
+        takes="an epoch takes",
     )
-    ends = steps.high.astype(float).fillna(ratios)
-    last = steps.index[steps.seconds.notna()][-1:]
-    for place, (index, step) in enumerate(steps.iterrows()):
-        axes.barh(
-            place,
-            ratios[index],
-            height=0.74,
-            color=step.colour,
-            gid=f"step {step.label}",
-        )
-        if pd.notna(step.low):
-            axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
-        text = STATUS.get(step.status, step.status) if pd.isna(step.seconds) else ""
-        if pd.notna(step.gain_ratio):
-            text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
-        total = f" = {ratios[index]:.1f}×" if index in last and place else ""
-        style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
-        axes.annotate(
-            text + total,
-            (ends[index], place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            **style,
-        )
-    names = steps.label + (" (" + steps.short + ")").where(steps.formats > 1, "")
-    axes.set_yticks(range(len(steps)), names)
-    axes.set_title(steps.ladder.iloc[0], weight="bold", size=10.5)
-    axes.set(xlabel="times as fast as the first step", xlim=(0, 1.6 * ends.max()))
-    axes.set_ylim(len(steps) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
-    return figure
+
+
+def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of dots() of ways that differ in one setting: each over the way without it."""
+    ranged = ways.outcome == FEW_HOSTS
+    marks = {arm: MARKERS[place % len(MARKERS)] for place, arm in enumerate(ways.arm.unique())}
+    return ways.assign(
+        panel=ways.name,
+        about=ways.task,
+        row=ways.run + " + " + ways.added,
+        mark=ways.arm.map(marks),
+        label=ways.short + ways.ratio.map(" {:.2f}×".format),
+        low=ways.low.astype(float).where(~ranged, ways.lowest),
+        high=ways.high.astype(float).where(~ranged, ways.highest),
+        ranged=ranged,
+        seconds=float("nan"),
+        takes="",
+    ).sort_values("panel", kind="stable", key=lambda names: names.map(list(names.unique()).index))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
@@ -167,34 +160,26 @@ def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
                     yield known[base], after, arm, added
 
 
-def finding_of(tables: Tables, ways: pd.DataFrame) -> str:
-    """Return what the setting with the largest gain gains for each model, at best."""
-    sure = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)]
-    best = (sure if len(sure) else ways).sort_values("ratio", ascending=False)
-    top = best.iloc[0]
-    tops = best[best.added == top.added].drop_duplicates("name")
-    names = [f"{bare(one.name)} in {short_name(one.precision)}" for one in tops.itertuples()]
-    names[0] += " trains"
-    gains = [f"{name} {ratio:.1f}" for name, ratio in zip(names, tops.ratio, strict=True)]
-    how, than = f"with {top.added}", "without it"
-    if top.added in WAYS.values():
-        how, than = in_way(top.added), in_way(tables.comparisons.way[top.before])
-    more = "" if len(sure) else f" ({top.outcome})"
-    return f"{how[0].upper()}{how[1:]}, {listed(gains, 'and')} times as fast as {than}{more}"
+def finding_of(ways: pd.DataFrame) -> str:
+    """Return what each setting gains over all models and arms, from least to most."""
+    gains = [
+        f"{added} {span(list(ratio), '{:.2f}')}"
+        for added, ratio in ways.groupby("added", sort=False).ratio
+    ]
+    return f"Times as fast with one setting added: {', '.join(gains)}"
 
 
 def section(tables: Tables) -> Section:
     """Return the charts and the table of the steps, and the table of the ways of execution."""
-    section = Section()
+    section = Section("Steps and ways")
     steps = steps_of(tables)
     if len(steps):
-        ladders = [one for _, one in steps.groupby("ladder", sort=False)]
-        ends = [(bare(one.ladder.iloc[0]), one.ratio.dropna().iloc[-1:]) for one in ladders]
-        claims = [f"{name} {float(end.iloc[0]):.1f}" for name, end in ends if len(end)]
-        claims[:1] = [claim.replace(" ", " trains ", 1) for claim in claims[:1]]
-        than = precision_name(steps.precision.iloc[0])
-        section.title = f"Step by step, {listed(claims, 'and')} times as fast as in {than}"
-        section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
+        rows = ladder_rows(steps)
+        last = rows.groupby("panel", sort=False).tail(1)
+        totals = [f"{bare(row.panel)} {row.ratio:.1f}" for row in last.itertuples()]
+        first = precision_name(steps.precision.iloc[0])
+        section.finding = f"Times as fast as {first}, all steps together: {', '.join(totals)}"
+        section.chart(dots(rows), "ladder", section.finding)
         section.say(ABOUT)
         batches = [
             size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))
@@ -221,17 +206,17 @@ def section(tables: Tables) -> Section:
     if len(ways):
         wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
         ways = ways.join(tables.comparisons[["name", "task"]], on="before")
-        section.title = section.title or finding_of(tables, ways)
-        bars = ways.assign(
-            comparison=ways.after, block="with " + ways.added, value=ways.ratio, note=""
+        runs = [tables.comparisons.loc[number, ["way", "more"]] for number in ways.before]
+        ways["run"] = [", ".join(filter(None, run)) for run in runs]
+        section.finding = section.finding or finding_of(ways)
+        rows = way_rows(ways)
+        section.chart(dots(rows), "ways", finding_of(ways))
+        section.say(
+            f"A dot says how many times as fast training is with the setting. {dots_note(rows)}"
         )
-        add_panels(section, bars.assign(label=ways.ratio.map("{:.2f}×".format)), "ways")
         cells = {
             "model": ways.name + ", " + ways.task,
-            "run": [
-                ", ".join(filter(None, tables.comparisons.loc[number, ["way", "more"]]))
-                for number in ways.before
-            ],
+            "run": ways.run,
             "with": ways.added,
             "precision": ways.precision.map(precision_name),
             "times as fast": pd.Series(ratio_texts(ways)).where(

@@ -5,7 +5,7 @@ import pytest
 from drawn_reports import opened_bars
 
 from mixed_precision_study.report.bars import time_and_memory, time_and_memory_note
-from mixed_precision_study.report.names import COLOURS
+from mixed_precision_study.report.names import COLOURS, ORDER, short_name
 
 NAMES = (
     "comparison",
@@ -46,6 +46,9 @@ LABELS = {
 
 def frame(rows=ROWS, model="ResNet-18"):
     bars = pd.DataFrame(rows, columns=NAMES).assign(model=model, task="CIFAR-10", more="", runs=3)
+    arms = bars.precision
+    bars = bars.assign(arm=arms, short=arms.map(short_name), colour=arms.map(COLOURS))
+    bars = bars.assign(place=arms.map(ORDER.index))
     return bars.assign(seconds_low=bars.seconds, seconds_high=bars.seconds * 1.1)
 
 

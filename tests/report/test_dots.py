@@ -5,19 +5,23 @@ import pandas as pd
 import pytest
 
 from mixed_precision_study.report.dots import dots, dots_note
+from mixed_precision_study.report.names import COLOURS
 
 COLUMNS = ["panel", "about", "row", "arm", "base", "ratio", "low", "high", "ranged", "seconds"]
 ROWS = (
-    ("ResNet-18", "CIFAR-10", "eager", "amp_fp16", "tf32", 0.95, 0.86, 1.05, True, 4.3),
-    ("ResNet-18", "CIFAR-10", "eager", "amp_bf16", "tf32", 0.8, 0.75, 0.85, True, 4.3),
-    ("ResNet-18", "CIFAR-10", "CUDA graph", "amp_fp16", "tf32", 1.7, 1.6, 1.8, False, 1.8),
-    ("LSTM", "WikiText-2", "eager", "amp_bf16", "tf32", 4.0, np.nan, np.nan, False, 6.0),
+    ("ResNet-18", "CIFAR-10", "eager", "amp_fp16", 0.95, 0.86, 1.05, True, 4.3),
+    ("ResNet-18", "CIFAR-10", "eager", "amp_bf16", 0.8, 0.75, 0.85, True, 4.3),
+    ("ResNet-18", "CIFAR-10", "CUDA graph", "amp_fp16", 1.7, 1.6, 1.8, False, 1.8),
+    ("LSTM", "WikiText-2", "eager", "amp_bf16", 4.0, np.nan, np.nan, False, 6.0),
 )
 
 
 @pytest.fixture
 def frame():
-    return pd.DataFrame(ROWS, columns=COLUMNS)
+    rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32 takes")
+    marks = {"amp_fp16": "o", "amp_bf16": "s"}
+    labels = [f"{row.arm} {row.ratio:.2f}×" for row in rows.itertuples()]
+    return rows.assign(mark=rows.arm.map(marks), colour=rows.arm.map(COLOURS), label=labels)
 
 
 def drawn(figure):
