@@ -148,7 +148,7 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
     assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
         section
     )
-    assert "2.0 times between hosts" in section.title
+    assert "2.0 times between hosts" in section.finding
     ways = ladder.ways_of(found, ladder.steps_of(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
     assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
