@@ -8,7 +8,6 @@ something failed, 2 for a wrong request.
 import io
 import os
 import signal
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
 from ..report.place import check_place, set_aside
-from ..report.selection import OWN_RUNS, PUBLISHED, sort_out
+from ..report.selection import OWN_RUNS, own_runs, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
@@ -29,7 +28,7 @@ from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
-from .folder import REPORT_LOCK, check_fresh, end_all_of, held, locked, make
+from .folder import REPORT_LOCK, check_fresh, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan
 from .status import log_in, say, shown, table
 from .studies import (
@@ -40,6 +39,7 @@ from .studies import (
     parse_overrides,
     relative_to_root,
 )
+from .watch import end
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 # what draws --report, because a stranger's is never run
@@ -230,13 +230,7 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 
 def check_records(place: Path, word: str) -> None:
     """Raise UserError where a report could use no record of a place that was given as `word`."""
-    own = (ROOT / OWN_RUNS).resolve()
-    names = (
-        path.relative_to(own).as_posix()
-        for path in own.rglob("*")
-        if path.suffix in (".json", ".zip")
-    )
-    if place == own and all(map(PUBLISHED.match, names)):
+    if place == (ROOT / OWN_RUNS).resolve() and not own_runs(place):
         advice = "give one of the published results, such as outputs/main/quick-h100"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)
@@ -340,7 +334,6 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
         }
     try:
         with locked(folder, REPORT_LOCK, REPORT_SECONDS):
-            check_place(folder, notebook)  # what has come meanwhile stays, too
             return draw(folder, notebook, parameters)
     except UserError as error:  # after the runs it must not end the next study
         say(f"No report was drawn: {error}")
@@ -369,13 +362,12 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
 def ends_well(command: list[str], folder: Path, log: Path) -> bool:
     """Run Python on a report, end all of it whatever happens, and return whether it succeeded."""
     process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
-    family = [psutil.Process(process.pid)]
     try:
         return process.wait(REPORT_SECONDS) == 0
-    except subprocess.TimeoutExpired:
+    except psutil.TimeoutExpired:
         return False
     finally:
-        end_all_of(log, family)
+        end([process])
         process.wait()
 
 

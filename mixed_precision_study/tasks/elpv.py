@@ -152,7 +152,7 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
 def elpv_images(size: tuple[int, int]) -> tuple:
     """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding all at once."""
     with suppress(UserError):
-        require_packages({"elpv_dataset": "elpv-dataset"})
+        require_packages(["elpv_dataset"])
     folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
     rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
     return image_files(
