@@ -64,9 +64,9 @@ def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
 def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
     """Return why a sound record is not used, or None; `standing` has the copies that stand, by their key."""
     kept = standing[copy_key(record, record["gpu_uuid"])]
-    if kept is not record and folder_of(kept) == folder_of(record):
-        return f"older copy of {kept['path']}"
     if kept is not record:
+        if folder_of(kept) == folder_of(record):
+            return f"older copy of {kept['path']}"
         return f"copy of {kept['path']}, which stands because its folder comes first"
     if on_gpu and record["device_type"] == "cpu":
         return "ran on the CPU, beside runs on a GPU"

@@ -77,16 +77,15 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
 
 def end_leftovers(folder: Path) -> None:
     """End what was started for a folder by this run_all.py, or by one that was killed."""
-    running = {str(process.pid) for process in psutil.process_iter() if is_alive(process)}
-    others = running - {str(os.getpid())}
+    running = [process for process in psutil.process_iter(["environ"]) if is_alive(process)]
+    others = {str(process.pid) for process in running if process.pid != os.getpid()}
     left = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it is another user's, or ends just now
-            given = process.environ()
-            runner = given.get(RUNNER_ENV, "")
-            ours = given.get(FOLDER_ENV) == str(folder) and runner.isdecimal()
-            if ours and runner not in others and is_alive(process):
-                left.append(process)
+    for process in running:
+        given = process.info["environ"] or {}  # None where it is another user's
+        runner = given.get(RUNNER_ENV, "")
+        ours = given.get(FOLDER_ENV) == str(folder) and runner.isdecimal()
+        if ours and runner not in others:
+            left.append(process)
     if left:
         end(left)
         say(f"ended {len(left)} processes that an interrupted run_all.py or a notebook had left")

@@ -14,6 +14,7 @@ from .. import OF_A_RUN, RUNNER_ENV
 from ..store.commit import hash_at_import
 
 SECONDS = 2.0  # between two looks
+END_SECONDS = 10  # that what is killed may take to be gone
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -72,7 +73,7 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
+def end(processes: Iterable[psutil.Process]) -> None:
     """Kill processes and all that they have started or adopted, and wait until they are gone."""
     family = set(processes)
     for process in list(family):
@@ -81,6 +82,6 @@ def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
     for process in family:
         with suppress(psutil.Error):
             process.kill()
-    until = time.monotonic() + seconds
+    until = time.monotonic() + END_SECONDS
     while any(map(is_alive, family)) and time.monotonic() < until:
         time.sleep(0.02)

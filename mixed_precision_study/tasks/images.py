@@ -69,9 +69,12 @@ def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
     Links to files are followed, and links to folders are not, because they may lead round in a circle.
     """
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes]
-    found.sort(key=lambda path: (str(path.parent), path.name))
-    return [path for path in found if all(map(is_usual, path.relative_to(folder).parts))]
+    found = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
+    return [
+        path
+        for path in found
+        if path.suffix.lower() in suffixes and all(map(is_usual, path.relative_to(folder).parts))
+    ]
 
 
 def is_usual(name: str) -> bool:
