@@ -125,11 +125,12 @@ def find_records(
     uploaded to the working folder; what the study publishes there is left out. Raise UserError where there is none.
     """
     places = [*map(Path, [given] if isinstance(given, str | Path) else given)]
-    output = Path(output or places[0])
+    first = places[0]
     if places == [Path(OWN_RUNS)]:
         folders = [*filter(Path.is_dir, (Path(OWN_RUNS), Path("..", OWN_RUNS)))] or [Path()]
-        output = next(filter(own_runs, folders), folders[-1])
-        places = own_runs(output)
+        first = next(filter(own_runs, folders), folders[-1])
+        places = own_runs(first)
+    output = Path(output or first)
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
     for place in places:

@@ -220,9 +220,8 @@ def place_of_records(word: str) -> Path:
     records, others = read_records(place)
     used, left_out = sort_out(records)
     if not used:
-        reason = " ".join(
-            [*left_out, *others, ("", "give a folder that run_all.py has written")][0]
-        )
+        why = map(" ".join, [*left_out, *others])
+        reason = next(why, "give a folder that run_all.py has written")
         raise UserError(f"--report {word} holds no records that can be used; {reason}.")
     return place
 
