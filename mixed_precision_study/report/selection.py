@@ -110,7 +110,7 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
 
 
 def own_runs(folder: Path) -> list[Path]:
-    """Return what may hold one's own records in `outputs`, without the folders that the study publishes."""
+    """Return what may hold one's own records in `outputs`: all that the study does not publish."""
     found = [path for path in folder.glob("[!.]*") if path.is_dir() or path.suffix in RECORDS]
     return sorted(path for path in found if path.name not in PUBLISHED)
 

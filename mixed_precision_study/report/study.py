@@ -22,7 +22,10 @@ PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")
 
 
 class Plain(yaml.SafeLoader):
-    """YAML whose numbers are those that people read: 0100 (octal), 1:30 (base 60) and long ones stay texts."""
+    """YAML whose numbers are those that people read.
+
+    0100 (octal), 1:30 (base 60) and numbers of more than 40 digits stay texts, which checks refuse.
+    """
 
 
 def number_of(loader: Plain, node: yaml.ScalarNode) -> Any:
@@ -36,7 +39,7 @@ Plain.add_constructor("tag:yaml.org,2002:float", number_of)
 
 
 def plain_yaml(text: str, where: str) -> Any:
-    """Return what YAML holds. Raise UserError, which begins with `where`, at what is wrong or larger than allowed."""
+    """Return what YAML holds. Raise UserError, which begins with `where`, if it is wrong or large."""
     try:
         if len(text) > MOST_LETTERS:
             raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
@@ -59,7 +62,7 @@ def sizes_in(node: yaml.Node) -> Iterator[float]:
 
 
 def yaml_in(path: Path) -> Any:
-    """Return what a file of YAML holds. Raise UserError where there is none, or where it cannot be read."""
+    """Return what a file of YAML holds. Raise UserError where it is missing or cannot be read."""
     try:
         text = read_file(path).decode()
     except (OSError, ValueError) as error:
