@@ -43,7 +43,7 @@ QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio",
 COMPARISONS = (
     "notebook model name task way device data batch execution settings precisions more title"
 )
-COLUMNS = {  # of the tables, also where they have no row
+TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
     "ratios": [
         "comparison",
@@ -79,10 +79,14 @@ class Tables:
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
     comparisons: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"])
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["comparisons"])
     )
-    ratios: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["ratios"]))
-    quality: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["quality"]))
+    ratios: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
+    )
+    quality: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["quality"])
+    )
     # (path, reason) of records that are not used
     left_out: list[tuple[str, str]] = field(default_factory=list)
     # records of other code than the newest of their notebook
@@ -393,7 +397,7 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
             row["device"] if devices else "",
         ]
         row["title"] = " · ".join(filter(None, parts))
-    return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
 def varied_in(several: list[dict]) -> set[str]:
@@ -453,7 +457,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                     energy = energy_share(runs[precision], runs[baseline])
                     rows.append(row | found | {"saved": saved, "energy": energy, "test": id(found)})
     if not rows:
-        return pd.DataFrame(columns=COLUMNS["ratios"])
+        return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
     table = pd.DataFrame(rows)
     tests = table.dropna(subset="p").drop_duplicates("test")
     stands = dict(zip(tests.test, stand_together(list(tests.p)), strict=True))
@@ -534,7 +538,7 @@ def quality_of(tables: Tables) -> pd.DataFrame:
                 | {name: found[name] for name in QUALITY}
                 | {"diverged": diverged, "usable": usable}
             )
-    return pd.DataFrame(rows, columns=COLUMNS["quality"])
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
