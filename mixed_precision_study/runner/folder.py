@@ -77,14 +77,16 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
 
 def end_leftovers(folder: Path) -> None:
     """End what was started for a folder by this run_all.py, or by one that was killed."""
-    running = [process for process in psutil.process_iter(["environ"]) if is_alive(process)]
+    wanted = ["environ", "username"]
+    running = [process for process in psutil.process_iter(wanted) if is_alive(process)]
+    mine = psutil.Process().username()  # root sees what others run, too
     others = {str(process.pid) for process in running if process.pid != os.getpid()}
     left = []
     for process in running:
         given = process.info["environ"] or {}  # None where it is another user's
         runner = given.get(RUNNER_ENV, "")
         ours = given.get(FOLDER_ENV) == str(folder) and runner.isdecimal()
-        if ours and runner not in others:
+        if ours and process.info["username"] == mine and runner not in others:
             left.append(process)
     if left:
         end(left)
