@@ -54,7 +54,7 @@ IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
-COLUMNS = {  # of the tables, also where they have no row
+TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
     "ratios": [
         "comparison",
@@ -97,10 +97,14 @@ class Tables:
     axis: Axis = PRECISIONS  # what it compares
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
     comparisons: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"])
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["comparisons"])
     )
-    ratios: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["ratios"]))
-    quality: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["quality"]))
+    ratios: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
+    )
+    quality: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["quality"])
+    )
     # (path, reason) of records that are not used
     left_out: list[tuple[str, str]] = field(default_factory=list)
     # records of other code than the newest of their notebook
@@ -466,7 +470,7 @@ def comparisons_of(numbers: list[tuple[dict, int]], axis: Axis = PRECISIONS) -> 
             row["device"] if devices else "",
         ]
         row["title"] = " · ".join(filter(None, parts))
-    return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
 def varied_in(several: list[dict]) -> set[str]:
@@ -521,7 +525,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
             }
             rows.append(row | found | {"test": id(found)})
     if not rows:
-        return pd.DataFrame(columns=COLUMNS["ratios"])
+        return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
     table = pd.DataFrame(rows)
     tests = table.dropna(subset="p").drop_duplicates("test")
     stands = dict(zip(tests.test, stand_together(list(tests.p)), strict=True))
@@ -531,7 +535,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
         stands.get(test, False) and outcome in DIFFERENT
         for test, outcome in zip(table.test, table.outcome, strict=True)
     ]
-    return table[COLUMNS["ratios"]]
+    return table[TABLE_COLUMNS["ratios"]]
 
 
 def note_graph_gains(tables: Tables) -> None:
@@ -584,7 +588,7 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             usable = found["outcome"] in AS_GOOD and has_learned(own)
         key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
         rows.append(key | found | {"diverged": diverged, "usable": usable})
-    return pd.DataFrame(rows, columns=COLUMNS["quality"])
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
