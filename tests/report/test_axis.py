@@ -62,10 +62,17 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
 def test_its_report_has_charts_and_tables_without_a_failed_section(remedies):
     assert not [one for one in sections_of(remedies) if "could not be drawn" in said_in(one)]
     (card,) = parts_in(remedies, Cards)[0].cards
-    assert card["number"].endswith("0.80×") and "none" in card["against"]
-    opening = parts_in(remedies, Chart)[0].figures[0]
-    labels = {text.get_gid(): text.get_text() for axes in opening.axes for text in axes.texts}
-    assert labels["label seconds 0 blocks"] == "0.80×" and labels["label gib 0 blocks"] == "−75%"
+    assert card["numbers"]["blocks"].endswith("0.80×") and "none" in card["against"]
+    ratios, bars = (chart.figures[0] for chart in parts_in(remedies, Chart)[:2])
+    labels = {
+        text.get_gid(): text.get_text()
+        for axes in (*ratios.axes, *bars.axes)
+        for text in axes.texts
+    }
+    assert [text for gid, text in labels.items() if gid and " blocks " in f"{gid} "][0].endswith(
+        "0.80×"
+    )
+    assert labels["label seconds 0 blocks"].endswith(" s") and "label gib 0 blocks" in labels
     cells = [row for table in parts_in(remedies, Table) for row in table.rows]
     assert any("blocks over none" in row and "(" in row["blocks over none"] for row in cells)
     assert any(row.get("over none") == "0.80" for row in cells)

@@ -7,7 +7,7 @@ import pytest
 from mixed_precision_study.report.dots import dots, dots_note
 from mixed_precision_study.report.names import COLOURS
 
-COLUMNS = ["panel", "about", "row", "arm", "base", "ratio", "low", "high", "ranged", "seconds"]
+COLUMNS = ["panel", "about", "row", "arm", "ratio", "low", "high", "ranged", "seconds"]
 ROWS = (
     ("ResNet-18", "CIFAR-10", "eager", "amp_fp16", 0.95, 0.86, 1.05, True, 4.3),
     ("ResNet-18", "CIFAR-10", "eager", "amp_bf16", 0.8, 0.75, 0.85, True, 4.3),
