@@ -163,7 +163,8 @@ class Tables:
     @cached_property
     def bars(self) -> dict[int, list[dict]]:
         """{comparison: rows of bars_of()}, made once because five sections ask for them."""
-        names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved", "energy"]
+        names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
+        names += ["stands", "saved", "energy"]
         ratios = self.ratios.set_index(["comparison", "arm", "base"])[names].to_dict("index")
         unknown = dict.fromkeys(names) | {"stands": False}
         bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
