@@ -62,5 +62,10 @@ PRECISIONS = Axis()  # what is compared where a study says nothing
 
 
 def arm_named(values: Iterable) -> str:
-    """Return the values of an arm as one text, each as one writes it in YAML."""
-    return ", ".join(one if isinstance(one, str) else json.dumps(one) for one in values)
+    """Return the values of an arm as one text, each as one writes it in YAML; 1.0 is 1."""
+    texts = []
+    for value in values:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        texts.append(value if isinstance(value, str) else json.dumps(value))
+    return ", ".join(texts)

@@ -31,7 +31,7 @@ def tables_of(records: list[RunRecord]) -> Tables:
     mark_diverged(flat)
     tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
     tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])
-    tables.comparisons = comparisons_of([(one, 0) for one in flat])
+    tables.comparisons = comparisons_of(tables.trainings)
     tables.ratios = ratios_of(tables)
     return tables
 
