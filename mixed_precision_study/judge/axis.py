@@ -36,10 +36,14 @@ class Axis(NamedTuple):
         return arm_named([values.get(name) for name in self.settings])
 
     def rest_of(self, record: dict) -> tuple:
-        """Return what must be equal before two arms are compared, as (name, JSON) pairs."""
-        rest = tuple(item for item in comparison_key(record) if item[0] not in self.settings)
-        precision = (PRECISION, json.dumps(record["precision"]))
-        return rest if PRECISION in self.settings else (*rest, precision)
+        """Return what must be equal before two arms are compared, as (name, JSON) pairs.
+
+        Other settings make another model, optimizer or batches of one's own, so there their hashes may differ.
+        """
+        key = dict(comparison_key(record)) | {PRECISION: json.dumps(record["precision"])}
+        if self.settings != (PRECISION,):
+            key = {name: value for name, value in key.items() if not name.startswith("identity ")}
+        return tuple(item for item in key.items() if item[0] not in self.settings)
 
     def pairs(self, arms: list[str]) -> list[tuple[str, str]]:
         """Return [(arm, base)] of arms in their order, each with every base that comes before it."""
