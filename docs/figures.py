@@ -100,8 +100,8 @@ def bars(
 ) -> pd.DataFrame:
     """Return the bars_of() the three experiments in one way of execution and layout of images, with their `folder`.
 
-    `energy` is the share of the joules of TF32, `strict` says how many times as fast the bar is as fp32, and `cell` is
-    the ratio over TF32 with its interval or the range of its hosts, whose ends are `lowest` and `highest`.
+    `strict` says how many times as fast the bar is as fp32, and `cell` is the ratio over TF32 with its interval or the
+    range of its hosts.
     """
     parts = []
     for folder in folders:
@@ -114,16 +114,9 @@ def bars(
             and comparison.settings.get("channels_last", channels_last) == channels_last
             for _, comparison in tables.comparisons.loc[found.comparison].iterrows()
         ]
-        over = tables.ratios.assign(cell=[cell_of(row) for row in tables.ratios.itertuples()])
-        over = over.set_index(["baseline", "comparison", "precision"])[
-            ["ratio", "cell", "lowest", "highest"]
-        ]
-        keys = [(one.comparison, one.precision) for one in found.itertuples()]
-        found = found.assign(folder=folder)
-        found["strict"] = [over.ratio.get(("fp32", *key)) for key in keys]
-        for name in ("cell", "lowest", "highest"):
-            found[name] = [over[name].get(("tf32", *key)) for key in keys]
-        parts.append(found[wanted])
+        strict = tables.ratios[tables.ratios.base == "fp32"].set_index(["comparison", "arm"]).ratio
+        found = found.assign(folder=folder, cell=[cell_of(one) for one in found.itertuples()])
+        parts.append(found.join(strict.rename("strict"), on=strict.index.names)[wanted])
     return pd.concat(parts, ignore_index=True)
 
 

@@ -36,10 +36,14 @@ class Axis(NamedTuple):
         return arm_named([values.get(name) for name in self.settings])
 
     def rest_of(self, record: dict) -> tuple:
-        """Return what must be equal before two arms are compared, as (name, JSON) pairs."""
-        rest = tuple(item for item in comparison_key(record) if item[0] not in self.settings)
-        precision = (PRECISION, json.dumps(record["precision"]))
-        return rest if PRECISION in self.settings else (*rest, precision)
+        """Return what must be equal before two arms are compared, as (name, JSON) pairs.
+
+        Other settings make another model, optimizer or batches of one's own, so there their hashes may differ.
+        """
+        key = dict(comparison_key(record)) | {PRECISION: json.dumps(record["precision"])}
+        if self.settings != (PRECISION,):
+            key = {name: value for name, value in key.items() if not name.startswith("identity ")}
+        return tuple(item for item in key.items() if item[0] not in self.settings)
 
     def pairs(self, arms: list[str]) -> list[tuple[str, str]]:
         """Return [(arm, base)] of arms in their order, each with every base that comes before it."""
@@ -62,5 +66,10 @@ PRECISIONS = Axis()  # what is compared where a study says nothing
 
 
 def arm_named(values: Iterable) -> str:
-    """Return the values of an arm as one text, each as one writes it in YAML."""
-    return ", ".join(one if isinstance(one, str) else json.dumps(one) for one in values)
+    """Return the values of an arm as one text, each as one writes it in YAML; 1.0 is 1."""
+    texts = []
+    for value in values:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        texts.append(value if isinstance(value, str) else json.dumps(value))
+    return ", ".join(texts)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from statistics import fmean
 
-from .stats import exponential, half_width
+from .stats import exponential, interval
 
 FEWEST_SEEDS = 3  # for an interval
 # with three or four, equal precisions may happen to differ or to agree
@@ -44,15 +44,11 @@ def quality_difference(
         changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
     else:
         changes = [own[seed] - base[seed] for seed in seeds]
-    found: dict = {
-        "difference": fmean(changes),
-        **dict.fromkeys(("low", "high", "low90", "high90")),
-    }
+    found: dict = dict.fromkeys(("difference", "low", "high", "low90", "high90"))
+    found["difference"] = fmean(changes)
     if len(seeds) >= FEWEST_SEEDS:
-        for names, level in ((("low", "high"), 0.95), (("low90", "high90"), 0.9)):
-            half = half_width(changes, level)
-            found[names[0]] = found["difference"] - half
-            found[names[1]] = found["difference"] + half
+        found["low"], found["high"] = interval(changes, 0.95)
+        found["low90"], found["high90"] = interval(changes, 0.9)
     if is_ratio:
         found = {
             name: None if value is None else exponential(value) - 1 for name, value in found.items()

@@ -18,7 +18,7 @@ from .conditions import (
     host_of,
     no_outcome_in,
 )
-from .stats import exponential, half_width, p_value
+from .stats import exponential, half_width, interval, p_value
 from .trained import quality_lost, why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
@@ -203,14 +203,10 @@ def interval_of(logarithms: list[float]) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
     if len(logarithms) < FEWEST_PROCESSES:
         return dict.fromkeys(INTERVAL_FIELDS)
-    middle, half, half90 = (
-        fmean(logarithms),
-        half_width(logarithms, 0.95),
-        half_width(logarithms, 0.9),
-    )
-    ends = [exponential(middle + one) for one in (-half, half, -half90, half90)]
-    smallest = max(exponential(half), SMALLEST_CLAIMED) - 1
-    return dict(zip(INTERVAL_FIELDS, (*ends, p_value(logarithms), smallest), strict=True))
+    ends = [*interval(logarithms, 0.95), *interval(logarithms, 0.9)]
+    smallest = max(exponential(half_width(logarithms, 0.95)), SMALLEST_CLAIMED) - 1
+    found = (*map(exponential, ends), p_value(logarithms), smallest)
+    return dict(zip(INTERVAL_FIELDS, found, strict=True))
 
 
 def unpaired_ratio(ratio: float) -> dict:

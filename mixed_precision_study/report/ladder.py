@@ -13,6 +13,7 @@ from .dots import MARKERS, dots, dots_note
 from .growth import ratio_texts, texts
 from .names import arm_name, bare, precision_name
 from .section import Section
+from .study import as_list
 from .sure import range_of_hosts
 from .tables import Tables, alike
 from .words import listed, span
@@ -36,10 +37,6 @@ ADDED = {
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
-def chosen(value: Any) -> list:
-    return value if isinstance(value, list) else [value]
-
-
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
     """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is another training."""
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
@@ -50,14 +47,14 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [
-            all(one.get(name, value) in chosen(value) for name, value in state.items())
+            all(one.get(name, value) in as_list(value) for name, value in state.items())
             for one in family.settings
         ]
         rows = tables.trainings[
             tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains
         ]
         if wanted := step.get("precision", precision):
-            rows = rows[rows.precision.isin(chosen(wanted))]
+            rows = rows[rows.precision.isin(as_list(wanted))]
         if len(rows) and before != (found := (rows.comparison.iloc[0], rows.arm.iloc[0])):
             before, precision = found, rows.precision.iloc[0]
             yield step["label"], *found
@@ -66,14 +63,15 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the bars_of() each step of all ladders: `ratio` is over the first, `gain_...` over the one before."""
     steps = tables.show.get("steps", ())
-    named = {step["label"]: len(chosen(step.get("precision"))) for step in steps}
+    named = {step["label"]: len(as_list(step.get("precision"))) for step in steps}
     settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
         first: list[dict] = []
         before: list[dict] = []
         for label, number, arm in ladder_of(tables, family):
-            bar = next(bar for bar in tables.bars[number] if bar["arm"] == arm)
+            bars = tables.bars[tables.bars.comparison == number]
+            bar = bars[bars.arm == arm].iloc[0].to_dict()
             row = bar | {"label": label, "formats": named[label], "ladder": bar["model"]}
             own = tables.runs(number, arm)
             for prefix, base in (("", first), ("gain_", before)):
@@ -182,7 +180,7 @@ def section(tables: Tables) -> Section:
         section.chart(dots(rows), "ladder", section.finding)
         section.say(ABOUT)
         batches = [
-            size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))
+            size for step in tables.show["steps"] for size in as_list(step.get("batch_size", []))
         ]
         if batches:
             section.say(

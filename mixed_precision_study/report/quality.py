@@ -43,12 +43,8 @@ def section(tables: Tables) -> Section:
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
         widest = min(WIDEST, max(1.5, ends.max() + 0.2))
-        cases = cases.assign(
-            short=cases.arm.map(tables.short),
-            colour=[tables.arms[arm][1] for arm in cases.arm],
-            base_short=cases.base.map(tables.short),
-        )
-        figures = [draw(one, widest) for _, one in cases.groupby("comparison", sort=False)]
+        groups = cases.groupby("comparison", sort=False)
+        figures = [draw(tables, one, widest) for _, one in groups]
         section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
     say_unlearned(section, tables)
@@ -76,7 +72,7 @@ def row_of(case: dict) -> dict[str, str]:
 
 
 @chart_style()
-def draw(cases: pd.DataFrame, widest: float) -> Figure:
+def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
     """Draw a row per precision with its 90% interval in margins: worse is at the left and better at the right."""
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
@@ -89,7 +85,7 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     for place, (index, arm) in enumerate(cases.arm.items()):
         mean, *limits = ends.loc[index].clip(-widest, widest)
         marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-        colour = cases.colour[index]
+        colour = tables.arms[arm][1]
         style = {"color": colour, "gid": f"{cases.comparison[index]} {arm}"}
         axes.plot(
             [min(limits), mean, max(limits)],
@@ -102,9 +98,9 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     axes.set(
         xlim=(-widest, widest),
         ylim=(len(cases) - 0.4, -0.6),
-        xlabel=f"difference from {cases.base_short.iloc[0]}, in margins (shaded: ±1)",
+        xlabel=f"difference from {tables.short(cases.base.iloc[0])}, in margins (shaded: ±1)",
     )
-    axes.set_yticks(range(len(cases)), cases.short)
+    axes.set_yticks(range(len(cases)), cases.arm.map(tables.short))
     axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.grid(visible=False, axis="y")
     axes.set_title("← worse", loc="left", color=SOFT)

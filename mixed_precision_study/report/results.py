@@ -32,7 +32,7 @@ def tables_of(records: list[RunRecord]) -> Tables:
     mark_diverged(flat)
     tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
     tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])
-    tables.comparisons = comparisons_of([(one, 0) for one in flat])
+    tables.comparisons = comparisons_of(tables.trainings)
     tables.ratios = ratios_of(tables)
     return tables
 
@@ -83,19 +83,16 @@ def read_results(records: list[RunRecord]) -> str:
     tables = tables_of(records)
     if tables.on_cpu:
         return CPU_WARNING
-    runs = {name: list(part.record) for name, part in tables.trainings.groupby("precision")}
-    runs = {name: runs[name] for name in ORDER if name in runs}
-    items: list[str] = []
-    for name, own in runs.items():
-        bases = [
-            base
-            for base in ("fp32", "tf32")
-            if base in runs and ORDER.index(base) < ORDER.index(name)
-        ]
-        for base in bases if own[0]["status"] == "ok" else bases[:1]:
-            ratio = tables.between(tables.runs(0, name), tables.runs(0, base))
-            text = verdict(own[0], runs[base][0], ratio, with_reason=base == bases[0])
-            items.append(text if base == bases[0] else f"{items.pop()} {text}")
+    runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
+    runs = {arm: runs[arm] for arm in tables.arms}
+    said: dict[str, list[str]] = {}
+    for arm, base in tables.axis.pairs([*runs]):
+        own = runs[arm][0]
+        if own["status"] == "ok" or arm not in said:
+            ratio = tables.between(tables.runs(0, arm), tables.runs(0, base))
+            text = verdict(own, runs[base][0], ratio, with_reason=arm not in said)
+            said.setdefault(arm, []).append(text)
+    items = [" ".join(texts) for texts in said.values()]
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
         items = [
             f"{name}: {find_bottleneck(own[0])[1]}."

@@ -84,7 +84,7 @@ class Study(NamedTuple):
         """Return the axis of the study, with its base."""
         if self.base is None:
             return PRECISIONS
-        return Axis(tuple(listed(self.axis)), (arm_named(listed(self.base)),), {})
+        return Axis(tuple(as_list(self.axis)), (arm_named(as_list(self.base)),), {})
 
 
 def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
@@ -120,11 +120,11 @@ def checked_study(said: Any, where: str) -> Study:
         raise UserError(
             f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form."
         )
-    if base is None and listed(axis) != [PRECISION]:
+    if base is None and as_list(axis) != [PRECISION]:
         raise UserError(
             f"{where} has an `axis` without the `base` that its arms are compared with."
         )
-    if base is not None and len(listed(base)) != len(listed(axis)):
+    if base is not None and len(as_list(base)) != len(as_list(axis)):
         raise UserError(f"{where} needs as many values of `base` as its `axis` has settings.")
     return Study(texts["name"], texts["description"], show, axis, base)
 
@@ -134,7 +134,7 @@ def usable(value: Any) -> bool:
     return value != [] and are_usual(value)
 
 
-def listed(value: Any) -> list:
+def as_list(value: Any) -> list:
     """Return a list of values, of one value that alone."""
     return value if isinstance(value, list) else [value]
 
@@ -154,7 +154,7 @@ def can_show(key: str, value: Any) -> bool:
 
 def are_usual(values: Any) -> bool:
     """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
-    texts = [one for one in listed(values) if not isinstance(one, int | float)]
+    texts = [one for one in as_list(values) if not isinstance(one, int | float)]
     return all(
         isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text
         for text in texts

@@ -54,6 +54,7 @@ IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
+FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
     "ratios": [
@@ -115,7 +116,7 @@ class Tables:
     def arms(self) -> dict[str, tuple[str, str]]:
         """{arm: (short name, colour)} in the order of every table and chart: bases, known names, then others."""
         found = set(self.trainings.arm)
-        named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=natural)))
+        named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=by_size)))
         return {
             arm: (self.short(arm), COLOURS.get(arm, PALETTE[place % len(PALETTE)]))
             for place, arm in enumerate(arm for arm in named if arm in found)
@@ -165,65 +166,47 @@ class Tables:
         return found
 
     @cached_property
-    def bars(self) -> dict[int, list[dict]]:
-        """{comparison: rows of bars_of()}, made once because five sections ask for them."""
-        names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved", "energy"]
-        ratios = self.ratios.set_index(["comparison", "arm", "base"])[names].to_dict("index")
-        unknown = dict.fromkeys(names) | {"stands": False}
-        bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
-        for comparison, (place, arm) in product(
-            self.comparisons.itertuples(), enumerate(self.arms)
-        ):
-            number = comparison.Index
-            if rows := self.by_key.get((number, arm)):
-                base = self.base_in(number)
-                row = {
-                    "comparison": number,
-                    "model": comparison.name,
-                    "task": comparison.task,
-                    "way": comparison.way,
-                    "more": comparison.more,
-                    "precision": rows[0]["precision"],
-                    "arm": arm,
-                    "place": place,
-                    "baseline": base,
-                    "is_base": arm in self.axis.bases,
-                    "short": self.arms[arm][0],
-                    "base_short": self.short(base),
-                    "colour": self.arms[arm][1],
-                }
-                bars[number].append(
-                    row | self.measured(rows) | ratios.get((number, arm, base), unknown)
-                )
-        return bars
+    def bars(self) -> pd.DataFrame:
+        """The rows of bars_of() for all comparisons, made once because five sections ask for them."""
+        keys = ["comparison", "arm"]
+        rows = self.trainings[(self.trainings.comparison >= 0) & ~self.trainings.explains]
+        timed = rows[rows.timed].astype(dict.fromkeys(FIGURES, float))
+        fair = timed[timed.record.map(id).isin(self.fair)].groupby(keys)
+        found = rows.drop_duplicates(keys).set_index(keys)[["precision", "status", "path"]]
+        found = found.join(
+            fair.agg(
+                runs=("seconds", "size"),
+                seconds=("seconds", geometric),
+                seconds_low=("seconds", "min"),
+                seconds_high=("seconds", "max"),
+                joules=("joules", "median"),
+                samples_per_second=("samples_per_second", geometric),
+                idle=("idle", "median"),
+            )
+        )
+        found = found.join(timed.groupby(keys).agg(gib=("gib", "max"), metric=("metric", "mean")))
+        found = found.reset_index().fillna({"runs": 0}).astype({"runs": int})
+        found["status"] = found.status.where(found.runs == 0, "ok")
+        found["model"] = found.comparison.map(self.comparisons["name"])
+        found = found.join(self.comparisons[["task", "way", "more"]], on="comparison")
+        bases = [self.base_in(number) for number in found.comparison]
+        found["base"] = pd.Series(bases, found.index, dtype=object)
+        names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
+        ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
+        found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
+        found["stands"] = found.stands.eq(True)
+        found["place"] = found.arm.map([*self.arms].index)
+        found["short"], found["colour"] = (
+            [self.arms[arm][part] for arm in found.arm] for part in (0, 1)
+        )
+        found["base_short"] = found.baseline.map(self.short)
+        found["is_base"] = found.arm.isin(self.axis.bases)
+        return found.sort_values(["comparison", "place"], ignore_index=True)
 
     def base_in(self, comparison: int) -> str:
         """Return the fair base of a comparison: the last of the axis that was run, else the first."""
         found = [base for base in self.axis.bases if self.runs(comparison, base)]
         return found[-1] if found else self.axis.bases[0]
-
-    def measured(self, rows: list[dict]) -> dict:
-        """Return what the trainings of one arm took; times, rates and joules are those of fair runs alone."""
-        fair = [row for row in rows if id(row["record"]) in self.fair]
-
-        def known(runs: list[dict], name: str) -> list[float]:
-            return [run[name] for run in runs if run["timed"] and pd.notna(run[name])]
-
-        seconds, joules, rates = (
-            known(fair, name) for name in ("seconds", "joules", "samples_per_second")
-        )
-        gib, metrics = (known(rows, name) for name in ("gib", "metric"))
-        return {
-            "runs": len(fair),
-            "seconds": geometric(seconds) if seconds else None,
-            "seconds_low": min(seconds, default=None),
-            "seconds_high": max(seconds, default=None),
-            "gib": max(gib, default=None),
-            "joules": statistics.median(joules) if joules else None,
-            "samples_per_second": geometric(rates) if rates else None,
-            "metric": statistics.fmean(metrics) if metrics else None,
-            "status": "ok" if fair else rows[0]["status"],
-        }
 
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
         """Return compared() for two lists of ok runs, which is worked out once for each two lists."""
@@ -303,7 +286,7 @@ def read_tables(
     tables.trainings = pd.DataFrame(
         [training_row(record, number, axis) for record, number in numbers]
     )
-    tables.comparisons = comparisons_of(numbers, axis)
+    tables.comparisons = comparisons_of(tables.trainings, axis)
     tables.ratios = ratios_of(tables)
     tables.quality = quality_of(tables)
     return tables
@@ -354,6 +337,14 @@ def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
         batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
         same = [one for one in timed if one["settings"]["batch_size"] == batch]
         mark_diverged(same, axis, "another step of the ladder")
+
+
+def by_size(arm: str) -> tuple:
+    """Return a sort key of arms: numbers by their size, then texts."""
+    try:
+        return 0, float(arm)
+    except ValueError:
+        return 1, natural(arm)
 
 
 def place_of(runs: list[dict]) -> list:
@@ -428,17 +419,12 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     }
 
 
-def comparisons_of(numbers: list[tuple[dict, int]], axis: Axis = PRECISIONS) -> pd.DataFrame:
+def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataFrame:
     """Return the table `comparisons`, with names for people and a title that no other comparison has."""
-    firsts: dict[int, dict] = {}
-    arms: dict[int, set] = {}
-    for record, number in numbers:
-        if number >= 0:
-            firsts.setdefault(number, record)
-            arms.setdefault(number, set()).add(axis.arm_of(record))
     rows = []
     alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
-    for number, first in sorted(firsts.items()):
+    for _, runs in trainings[trainings.comparison >= 0].groupby("comparison"):
+        first = runs.record.iloc[0]
         settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
         execution = "" if "execution" in axis.settings else settings.get("execution") or "eager"
         row = {
@@ -452,7 +438,7 @@ def comparisons_of(numbers: list[tuple[dict, int]], axis: Axis = PRECISIONS) -> 
             "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
             "execution": execution,
             "settings": settings,
-            "arms": len(arms[number]),
+            "arms": runs.arm.nunique(),
         }
         rows.append(row)
         alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row)
@@ -598,7 +584,7 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where no run was in TF32.
     """
     wanted = tables.charted.index if comparisons is None else comparisons
-    return pd.DataFrame([bar for number in wanted for bar in tables.bars[number]])
+    return tables.bars[tables.bars.comparison.isin(wanted)].reset_index(drop=True)
 
 
 def flattened(record: dict) -> dict:

@@ -95,6 +95,7 @@ def test_precisions_are_comparisons_of_their_own_beside_each_other(tmp_path):
     ("axis", "base", "arms"),
     [
         ("units", 8, ["8", "16", "128"]),  # numbers in their order
+        ("dropout", 0, ["0", "0.25", "0.5"]),
         ("checkpoint", False, ["false", "true"]),
         (["precision", "attention"], ["tf32", "math"], ["tf32, math", "amp_bf16, flash"]),
     ],

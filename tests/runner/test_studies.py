@@ -170,3 +170,41 @@ def test_an_option_that_cannot_be_is_one_sentence(pair):
         parse_overrides([pair])
     with pytest.raises(UserError, match="--report"):
         expanded("\udcff", "--report")
+
+
+SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks"]}}
+
+
+@pytest.mark.parametrize(
+    ("said", "base", "interleaved"),
+    [
+        ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
+        ({"axis": "checkpointing", "base": "blocks"}, "blocks", True),
+        ({"axis": "checkpointing", "interleaved": False}, ["none"], False),
+        ({"axis": "precision", "base": "tf32"}, "tf32", None),
+        ({}, None, None),
+    ],
+)
+def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
+    path = tmp_path / "studies.yaml"
+    path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
+    study = load_studies(path)["own"]
+    assert (study["about"]["base"], study.get("interleaved")) == (base, interleaved)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"axis": "checkpointing", "base": "nones"},
+        {"axis": "remedy"},  # which no entry sweeps
+        {"axis": ["precision", "checkpointing"]},
+        {"axis": 3},
+        {"axis": []},
+        {"base": ["tf32", "fp32"]},
+    ],
+)
+def test_an_axis_that_compares_nothing_is_refused(tmp_path, said):
+    path = tmp_path / "studies.yaml"
+    path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
+    with pytest.raises(UserError, match="own"):
+        load_studies(path)
