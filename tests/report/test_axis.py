@@ -69,7 +69,7 @@ def test_its_report_has_charts_and_tables_without_a_failed_section(remedies):
         for axes in (*ratios.axes, *bars.axes)
         for text in axes.texts
     }
-    assert [text for gid, text in labels.items() if gid and " blocks " in f"{gid} "][0].endswith(
+    assert next(text for gid, text in labels.items() if gid and " blocks " in f"{gid} ").endswith(
         "0.80×"
     )
     assert labels["label seconds 0 blocks"].endswith(" s") and "label gib 0 blocks" in labels
