@@ -39,7 +39,7 @@ zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
 )
-WIDTH = 20_000  # characters per line of the packed code
+PACKED_LINE = 20_000  # characters per line of the packed code
 
 
 def standalone_notebook(path: Path, packed: bytes) -> str:
@@ -48,7 +48,7 @@ def standalone_notebook(path: Path, packed: bytes) -> str:
     finder = next(cell for cell in notebook["cells"] if cell.get("id") == "finder")
     text = base64.b85encode(packed).decode()
     lines = "\n".join(
-        f'    "{text[start : start + WIDTH]}"' for start in range(0, len(text), WIDTH)
+        f'    "{text[start : start + PACKED_LINE]}"' for start in range(0, len(text), PACKED_LINE)
     )
     source = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
     finder["source"] = source.splitlines(keepends=True)
@@ -62,14 +62,14 @@ def build(folder: Path) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
-    sources = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    for target in (folder / path.name for path in sources):
+    sources = {folder / path.name: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    for target in sources:
         if not of_a_report(target, MARK.encode()):
             raise UserError(f"{target} is no standalone notebook; choose another folder.")
-    for path in sources:
-        with written_whole(folder / path.name) as temporary:
-            temporary.write_text(standalone_notebook(path, packed), encoding="utf-8")
-        yield folder / path.name
+    for target, source in sources.items():
+        with written_whole(target) as temporary:
+            temporary.write_text(standalone_notebook(source, packed), encoding="utf-8")
+        yield target
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,15 +6,11 @@ import os
 import subprocess
 import sys
 
-# {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
-REPORT_PACKAGES = {
-    name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn", "pydantic")
-}
-REPORT_PACKAGES |= {"yaml": "PyYAML"}
-EXPERIMENT_PACKAGES = REPORT_PACKAGES | {
-    name: name for name in ("torch", "torchvision", "tqdm", "psutil")
-}
-IMAGE_PACKAGES = EXPERIMENT_PACKAGES | {"timm": "timm"}
+# The modules that a notebook imports. nvidia-ml-py is left out because a run can do without it.
+REPORT_PACKAGES = ["numpy", "scipy", "pandas", "matplotlib", "seaborn", "pydantic", "yaml"]
+EXPERIMENT_PACKAGES = [*REPORT_PACKAGES, "torch", "torchvision", "tqdm", "psutil"]
+IMAGE_PACKAGES = [*EXPERIMENT_PACKAGES, "timm"]
+NAMES_FOR_PIP = {"yaml": "PyYAML"}  # of others it is the module's
 
 
 class UserError(Exception):
@@ -24,13 +20,13 @@ class UserError(Exception):
         return [f"Stopped: {self}"]
 
 
-def require_packages(packages: dict[str, str]) -> None:
-    """Install missing packages, {module: name for pip}, on Colab and Kaggle, which have PyTorch.
+def require_packages(modules: list[str]) -> None:
+    """Install the packages of missing modules on Colab and Kaggle, which have PyTorch.
 
     Elsewhere, and where pip fails, raise UserError with the command that installs them.
     """
     missing = [
-        name for module, name in packages.items() if importlib.util.find_spec(module) is None
+        NAMES_FOR_PIP.get(name, name) for name in modules if importlib.util.find_spec(name) is None
     ]
     if not missing:
         return

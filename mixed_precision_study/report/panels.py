@@ -12,7 +12,7 @@ from .names import precision_name
 from .section import Section
 from .tables import Tables
 
-WIDTH, LETTER = 3.3, 0.078  # of a panel and of a letter, in inches
+PANEL_WIDTH, LETTER = 3.3, 0.078  # of a panel and of a letter, in inches
 PANELS, BLOCKS = 6, 6  # further models, and further comparisons of a model, are not drawn
 
 
@@ -93,14 +93,14 @@ def draw_panel(
     # also where the legend is not drawn, because panels align
     foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)
     left = 0.1 + LETTER * names.str.len().max()
-    labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
+    labels_end = PANEL_WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
     bars_end = max(left + 0.2, labels_end - LETTER * rows.label.str.len().max() - 0.05)
     height = 0.5 + foot + 0.19 * y.max()
     with plt.rc_context({"font.size": 9}):
-        figure = plt.figure(figsize=(WIDTH, height))
+        figure = plt.figure(figsize=(PANEL_WIDTH, height))
         width = bars_end - left
         axes = figure.add_axes(
-            (left / WIDTH, foot / height, width / WIDTH, 1 - (foot + 0.4) / height)
+            (left / PANEL_WIDTH, foot / height, width / PANEL_WIDTH, 1 - (foot + 0.4) / height)
         )
         start = 0 * y
         for part in parts or ["value"]:
@@ -113,7 +113,7 @@ def draw_panel(
         axes.set(xlim=(0, start.max() or 1), ylim=(y.max() + 0.6, 0.6))
         axes.set_axis_off()
         beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        columns = [(inch - left) / width for inch in (0, labels_end, WIDTH)]
+        columns = [(inch - left) / width for inch in (0, labels_end, PANEL_WIDTH)]
         for row, place, text in zip(rows.itertuples(), y, names, strict=True):
             axes.text(columns[0], place, text, **beside)
             axes.text(columns[1], place, row.label, ha="right", **beside)

@@ -35,7 +35,7 @@ else is inconclusive, which does not mean the same. No ratio is judged of runs t
 hardware slowed on one side, or that lasted less than two seconds. Quality compares equal seeds with a margin that was
 fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean absolute error; an outcome takes five
 seeds."""
-COLUMNS = ["precision", "gpu_uuid", "finished_at"]
+RUN_COLUMNS = ["precision", "gpu_uuid", "finished_at"]
 SWITCHES = [*(f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")), "autocast_dtype"]
 FILES_NAMED = 3  # files that are no records; of more their number is given
 
@@ -76,7 +76,7 @@ def section(tables: Tables) -> Section:
             " newest. Those that run_all.py had set aside are left out, the others are used."
         )
     records = pd.DataFrame(
-        list(rows.record), columns=[*COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
+        list(rows.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
     ).assign(device=rows.record.map(device_name).values)
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)

@@ -1,6 +1,7 @@
 """Section: how far each precision ends from fp32 in quality, in units of a margin that was fixed beforehand."""
 
 import textwrap
+from itertools import zip_longest
 from statistics import fmean, median
 
 import matplotlib.pyplot as plt
@@ -37,11 +38,11 @@ def section(tables: Tables) -> Section:
     if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = (
-            f", and a loss in {lost}"
-            if lost
-            else ", and the others are inconclusive" * bool(good < len(cases))
-        )
+        more = ""
+        if lost:
+            more = f", and a loss in {lost}"
+        elif good < len(cases):
+            more = ", and the others are inconclusive"
         section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
@@ -137,12 +138,26 @@ def say_unlearned(section: Section, tables: Tables) -> None:
 
 def median_curve(runs: list[dict]) -> dict[int, float]:
     """Return {epoch: median of the training losses}. It is no data frame, because those of a report took a second."""
-    found: dict[int, list[float]] = {}
-    for run in runs:
-        for epoch, loss in enumerate(run["train_loss"]):
-            if loss is not None:
-                found.setdefault(epoch, []).append(loss)
-    return {epoch: median(losses) for epoch, losses in found.items()}
+    curve = {}
+    for epoch, losses in enumerate(zip_longest(*(run["train_loss"] for run in runs))):
+        if known := [loss for loss in losses if loss is not None]:
+            curve[epoch] = median(known)
+    return curve
+
+
+def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, float]:
+    """Return {arm: its largest distance from the base in late epochs, as a share of the fall of the base's loss}."""
+    base = curves.pop(first, {})
+    epochs = sorted(set(base).union(*curves.values()))
+    fall = max(base.values(), default=0) - min(base.values(), default=0)
+    if len(epochs) < FEWEST_EPOCHS or not fall:
+        return {}
+    late = [epoch for epoch in epochs[len(epochs) // 2 :] if epoch in base]
+    shares = {}
+    for name, curve in curves.items():
+        if distances := [abs(curve[epoch] - base[epoch]) for epoch in late if epoch in curve]:
+            shares[name] = max(distances) / fall
+    return shares
 
 
 def say_curves(section: Section, tables: Tables) -> None:
@@ -150,20 +165,10 @@ def say_curves(section: Section, tables: Tables) -> None:
     apart: dict[str, float] = {}
     base_name = tables.called(tables.axis.bases[0])
     for number, title in tables.comparisons.title.items():
-        curves = {
-            arm: curve for arm in tables.arms if (curve := median_curve(tables.runs(number, arm)))
-        }
-        epochs, base = (
-            sorted({epoch for curve in curves.values() for epoch in curve}),
-            curves.pop(tables.axis.bases[0], {}),
-        )
-        fall = max(base.values(), default=0) - min(base.values(), default=0)
-        if len(epochs) < FEWEST_EPOCHS or not fall or tables.comparisons.batch[number] == "max":
-            continue
-        late = [epoch for epoch in epochs[len(epochs) // 2 :] if epoch in base]
-        for name, curve in curves.items():
-            if distances := [abs(curve[epoch] - base[epoch]) for epoch in late if epoch in curve]:
-                apart[f"{tables.called(name)} in {plain(title)}"] = max(distances) / fall
+        curves = {arm: median_curve(tables.runs(number, arm)) for arm in tables.arms}
+        if tables.comparisons.batch[number] != "max":
+            for arm, share in shares_apart(curves, tables.axis.bases[0]).items():
+                apart[f"{tables.called(arm)} in {plain(title)}"] = share
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
@@ -197,12 +202,11 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         for name, own in ways.items():
             called = tables.called(name)
             for base in tables.axis.bases:
-                if name not in (tables.axis.bases[0], base) and faster_steps_only(
-                    timed[name], timed.get(base, [])
-                ):
-                    slow = f"**{called}** has faster epochs than {tables.called(base)}"
+                steps_only = faster_steps_only(timed[name], timed.get(base, []))
+                if steps_only and name not in (tables.axis.bases[0], base):
+                    said = f"**{called}** has faster epochs than {tables.called(base)}"
                     section.say(
-                        f"{slow}, but is not faster to a metric of {target:g} ({plain(label)})."
+                        f"{said}, but is not faster to a metric of {target:g} ({plain(label)})."
                     )
             head = {"training": label, "target": f"{target:g}", "precision": called}
             rows.append(head | target_row(own, timed[name]))

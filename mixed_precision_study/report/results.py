@@ -20,7 +20,7 @@ LINE_LENGTH = 100  # characters of a sentence's line
 CPU_WARNING = (
     "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 )
-WIDTH = 330  # pixels of the picture
+PICTURE_WIDTH = 330  # pixels of the picture
 
 
 def tables_of(records: list[RunRecord]) -> Tables:
@@ -137,7 +137,7 @@ def show(records: list[RunRecord]) -> None:
         figures = opening(bars)
         for figure in figures:
             plt.close(figure)  # else a notebook shows it again
-        display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
+        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=opening_note(bars)))
         print(textwrap.fill(opening_note(bars), LINE_LENGTH))
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000

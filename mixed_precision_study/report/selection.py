@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -12,8 +11,9 @@ from ..store.reading import read_records
 from ..store.record import comparison_key, contradiction, data_asked_for
 
 OWN_RUNS = "outputs"
+RECORDS = (".json", ".zip")
 # folders of committed results, as in .gitignore
-PUBLISHED = re.compile("(main|more|checks|archive)/")
+PUBLISHED = ("main", "more", "checks", "archive")
 PLACE = ("device_type", "gpu_name")
 # What a run finds out only when it has started.
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "identity", "synthetic")
@@ -29,12 +29,14 @@ def settings_of(record: dict) -> tuple:
 
 def learn_place(records: list[dict]) -> None:
     """Complete runs that ended before they knew their device or data, if all runs with equal settings agree on them."""
-    late = [one for one in records if not (one["device_type"] and one["dataset_used"])]
+    late = []
     alike: dict[tuple, dict[tuple, dict]] = {}  # {settings: {place: the first run there}}
-    for record in records if late else ():
+    for record in records:
         if record["device_type"] and record["dataset_used"]:
             place = (record["gpu_uuid"], known_late(record))
             alike.setdefault(settings_of(record), {}).setdefault(place, record)
+        else:
+            late.append(record)
     for record in late:
         known = {
             name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None
@@ -62,9 +64,9 @@ def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
 def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
     """Return why a sound record is not used, or None; `standing` has the copies that stand, by their key."""
     kept = standing[copy_key(record, record["gpu_uuid"])]
-    if kept is not record and folder_of(kept) == folder_of(record):
-        return f"older copy of {kept['path']}"
     if kept is not record:
+        if folder_of(kept) == folder_of(record):
+            return f"older copy of {kept['path']}"
         return f"copy of {kept['path']}, which stands because its folder comes first"
     if on_gpu and record["device_type"] == "cpu":
         return "ran on the CPU, beside runs on a GPU"
@@ -95,13 +97,11 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
         copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)
     }
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
-    asked = {data_asked_for(record) for record in sound if record["synthetic"]}
-    others = [
-        record
+    real = {
+        (settings_of(record), *map(record.get, PLACE))
         for record in sound
-        if record["synthetic"] is False and data_asked_for(record) in asked
-    ]
-    real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
+        if record["synthetic"] is False
+    }
     reasons = [
         (record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons
     ]
@@ -109,38 +109,42 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     return used, [(record["path"], reason) for record, reason in reasons if reason]
 
 
+def own_runs(folder: Path) -> list[Path]:
+    """Return what may hold one's own records in `outputs`: all that the study does not publish."""
+    found = [path for path in folder.glob("[!.]*") if path.is_dir() or path.suffix in RECORDS]
+    return sorted(path for path in found if path.name not in PUBLISHED)
+
+
 def find_records(
     given: str | Path | Sequence[str], output: str | Path = ""
-) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:
+) -> tuple[Path, list[dict], list[tuple[str, str]]]:
     """Return (folder of the report, records, [(path, reason) of what is no record]).
 
     `given` is a folder or a zip, or a list of them, which are read where they lie; paths are relative to `output`, by
     default the first of them. The default "outputs" stands for one's own runs: beside the notebook, in the clone, or
     uploaded to the working folder; what the study publishes there is left out. Raise UserError where there is none.
     """
-    places: list[str | Path] = [given] if isinstance(given, str | Path) else list(given)
-    own = [Path(place) for place in places] == [Path(OWN_RUNS)]
-    candidates = [*filter(os.path.isdir, (OWN_RUNS, f"../{OWN_RUNS}"))] or ["."]
+    places = [*map(Path, [given] if isinstance(given, str | Path) else given)]
+    first = places[0]
+    if places == [Path(OWN_RUNS)]:
+        folders = [*filter(Path.is_dir, (Path(OWN_RUNS), Path("..", OWN_RUNS)))] or [Path()]
+        first = next(filter(own_runs, folders), folders[-1])
+        places = own_runs(first)
+    output = Path(output or first)
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
-    for place in map(Path, candidates if own else places):
+    for place in places:
         if not place.exists():
             raise UserError(
                 f'there is no folder records_dir = "{place}"; set it to the folder with the run records.'
             )
         found, others = read_records(place)
-        if own:
-            places = [place]
-            found = [record for record in found if not PUBLISHED.match(record["path"])]
-            others = [(path, reason) for path, reason in others if not PUBLISHED.match(path)]
         way: PurePath = place if place.is_dir() else place.parent
         with suppress(ValueError):  # on another drive of Windows
-            way = PurePath(os.path.relpath(way, output or places[0]))
+            way = PurePath(os.path.relpath(way, output))
         records += [{**record, "path": (way / record["path"]).as_posix()} for record in found]
         left_out += [((way / path).as_posix(), reason) for path, reason in others]
-        if own and records:
-            break
-    return output or places[0], records, left_out
+    return output, records, left_out
 
 
 def of_other_code(records: list[dict]) -> list[dict]:

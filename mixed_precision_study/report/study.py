@@ -15,7 +15,6 @@ from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
 from ..parameters import UserError, printable
 from ..store.files import read_file
 
-LONGEST_NUMBER = 40  # digits
 MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
 # what `show` may hold beside over, with and steps
 FLAGS = ("quality", "articles", "inference", "execution")
@@ -24,13 +23,14 @@ PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")
 
 
 class Plain(yaml.SafeLoader):
-    """YAML whose numbers are those that people read: 0100 (octal) and 1:30 (base 60) stay texts."""
+    """YAML whose numbers are those that people read.
+
+    0100 (octal), 1:30 (base 60) and numbers of more than 40 digits stay texts, which checks refuse.
+    """
 
 
 def number_of(loader: Plain, node: yaml.ScalarNode) -> Any:
-    if len(node.value) > LONGEST_NUMBER:
-        raise ValueError(f"a number has {len(node.value)} digits")
-    if re.match(r"[-+]?0[0-7_]|.*:", node.value):
+    if re.match(r"[-+]?0[0-7_]|.*:|.{41}", node.value):
         return node.value
     return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
 
@@ -39,17 +39,19 @@ Plain.add_constructor("tag:yaml.org,2002:int", number_of)
 Plain.add_constructor("tag:yaml.org,2002:float", number_of)
 
 
-def plain_yaml(text: str) -> Any:
-    """Return what YAML holds. Raise ValueError or yaml.YAMLError where it is wrong or repeats itself beyond measure."""
-    if len(text) > MOST_LETTERS:
-        raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
-    loader = Plain(text)
-    node = loader.get_single_node()
-    if not node:
-        return None
-    if any(total > MOST_VALUES for total in accumulate(sizes_in(node))):
-        raise ValueError(f"it has more than {MOST_VALUES:,} values, aliases written out")
-    return loader.construct_document(node)
+def plain_yaml(text: str, where: str) -> Any:
+    """Return what YAML holds. Raise UserError, which begins with `where`, if it is wrong or large."""
+    try:
+        if len(text) > MOST_LETTERS:
+            raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
+        loader = Plain(text)
+        node = loader.get_single_node()
+        if node and any(total > MOST_VALUES for total in accumulate(sizes_in(node))):
+            raise ValueError(f"it has more than {MOST_VALUES:,} values, aliases written out")
+        return loader.construct_document(node) if node else None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{where} cannot be read as YAML ({reason[:300]}).") from None
 
 
 def sizes_in(node: yaml.Node) -> Iterator[float]:
@@ -61,13 +63,14 @@ def sizes_in(node: yaml.Node) -> Iterator[float]:
 
 
 def yaml_in(path: Path) -> Any:
-    """Return what a file of YAML holds, or raise UserError where it cannot be read."""
+    """Return what a file of YAML holds. Raise UserError where it is missing or cannot be read."""
     try:
-        return plain_yaml(read_file(path).decode())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        text = read_file(path).decode()
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read as YAML ({' '.join(str(error).split())})."
+            f"{path} cannot be read ({error}); give a file like studies.yaml."
         ) from None
+    return plain_yaml(text, str(path))
 
 
 class Study(NamedTuple):

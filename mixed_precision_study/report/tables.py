@@ -55,7 +55,7 @@ UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title name
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
 FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
-COLUMNS = {  # of the tables, also where they have no row
+TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
     "ratios": [
         "comparison",
@@ -98,10 +98,14 @@ class Tables:
     axis: Axis = PRECISIONS  # what it compares
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
     comparisons: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"])
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["comparisons"])
     )
-    ratios: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["ratios"]))
-    quality: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["quality"]))
+    ratios: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
+    )
+    quality: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["quality"])
+    )
     # (path, reason) of records that are not used
     left_out: list[tuple[str, str]] = field(default_factory=list)
     # records of other code than the newest of their notebook
@@ -452,7 +456,7 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
             row["device"] if devices else "",
         ]
         row["title"] = " · ".join(filter(None, parts))
-    return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
 def varied_in(several: list[dict]) -> set[str]:
@@ -507,11 +511,11 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
             }
             rows.append(row | found | {"test": id(found)})
     if not rows:
-        return pd.DataFrame(columns=COLUMNS["ratios"])
+        return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
     table = pd.DataFrame(rows)
     tests = table.drop_duplicates("test").set_index("test").p
     table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)
-    return table[COLUMNS["ratios"]]
+    return table[TABLE_COLUMNS["ratios"]]
 
 
 def corrected(p_values: pd.Series) -> pd.Series:
@@ -573,7 +577,7 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             usable = found["outcome"] in AS_GOOD and has_learned(own)
         key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
         rows.append(key | found | {"diverged": diverged, "usable": usable})
-    return pd.DataFrame(rows, columns=COLUMNS["quality"])
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:

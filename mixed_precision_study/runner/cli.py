@@ -8,7 +8,6 @@ something failed, 2 for a wrong request.
 import io
 import os
 import signal
-import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -20,16 +19,16 @@ import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
 from ..report.place import check_place, set_aside
-from ..report.selection import OWN_RUNS, PUBLISHED, sort_out
+from ..report.selection import OWN_RUNS, own_runs, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
 from . import ray_tasks
-from .batch import Batch, jobs_of, share_of_cores
+from .batch import Batch, Job, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
-from .folder import REPORT_LOCK, check_fresh, end_all_of, held, locked, make
+from .folder import REPORT_LOCK, check_fresh, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan
 from .status import log_in, say, shown, table
 from .studies import (
@@ -40,6 +39,7 @@ from .studies import (
     parse_overrides,
     relative_to_root,
 )
+from .watch import end
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 # what draws --report, because a stranger's is never run
@@ -140,29 +140,21 @@ def run_all(args: Namespace) -> int:
             say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
         return 0
     with ExitStack() as stack:
-        cluster = (
-            stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none"))
-            if args.ray
-            else None
-        )
+        cluster = None
+        if args.ray:
+            cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none"))
         devices = cluster.devices if cluster else choose_devices(args.gpus, args.jobs)
         planned = plan_studies(studies, overrides, bool(devices[0].visible), args)
         if args.dry_run:
             for name, comparisons in planned.items():
                 jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
-                names = [run.name for job in jobs for run in job.to_do]
-                say(
-                    "\n  ".join(
-                        [
-                            f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished",
-                            *names,
-                        ]
-                    )
-                )
+                say_to_do(name, jobs, sum(map(len, comparisons)))
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
         for folder in folders:  # no folder is set aside where another one must not be
-            check_folder(folder, args)
+            check_place(folder, report_notebook(args))
+            if args.fresh:
+                check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
         for folder in folders:
             stack.enter_context(held(folder, args.fresh))
         if not devices[0].visible:
@@ -177,13 +169,12 @@ def run_all(args: Namespace) -> int:
 
 def parameters_in_words(name: str, beside: Path) -> str:
     """Return the parameters cell of a notebook, and below it the common parameters that it does not assign."""
-    folder = beside if (beside / f"{name}.ipynb").exists() else ROOT / "notebooks"
-    names = [path.stem for path in sorted(folder.glob("*.ipynb"))]
-    if name not in names:
-        raise UserError(f"--parameters {name}: {did_you_mean(name, names, 'the notebooks are')}")
-    path = folder / f"{name}.ipynb"
-    declared, cell = parameters_of(path)
-    source = next(one.source for one in code_cells(path) if one.sets_parameters)
+    folders = (ROOT / "notebooks", beside)
+    paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.ipynb"))}
+    if name not in paths:
+        raise UserError(f"--parameters {name}: {did_you_mean(name, paths, 'the notebooks are')}")
+    declared, cell = parameters_of(paths[name])
+    source = next(one.source for one in code_cells(paths[name]) if one.sets_parameters)
     return f"{source}\n# And what every experiment has:\n{parameters_cell(declared, without=cell)}"
 
 
@@ -195,24 +186,21 @@ def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
     say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
 
 
+def say_to_do(name: str, jobs: list[Job], total: int) -> None:
+    """Say how many of a study's runs are finished, and name the others in their order."""
+    names = [run.name for job in jobs for run in job.to_do]
+    say("\n  ".join([f"{name}: {total - len(names)} runs are finished", *names]))
+
+
 def report_notebook(args: Namespace) -> Path:
     """Return the notebook that draws a study's report: beside its notebooks, or else the clone's."""
     beside = args.notebooks / SUMMARY.name
     return beside if beside.exists() else SUMMARY
 
 
-def check_folder(folder: Path, args: Namespace) -> None:
-    """Raise UserError where a study or its report would replace or rename what a person needs."""
-    check_place(folder, report_notebook(args))
-    if args.fresh:
-        check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
-
-
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
-    places = [expanded(word, "--report") for word in given]
-    for place, word in zip(places, given, strict=True):
-        check_records(place, word)
+    places = [place_of_records(word) for word in given]
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError(
             "--report of several folders, or of a zip, needs --output-dir DIR, where the report goes."
@@ -220,32 +208,22 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     output = expanded(wanted, "--output-dir") if wanted else places[0]
     check_place(output, notebook)
     make(output)
-    apart = [
-        place
-        for place in dict.fromkeys(places)
-        if not any(above in places for above in place.parents)
-    ]
-    return 0 if summarise(output, notebook, apart) else 1
+    return 0 if summarise(output, notebook, places) else 1
 
 
-def check_records(place: Path, word: str) -> None:
-    """Raise UserError where a report could use no record of a place that was given as `word`."""
-    own = (ROOT / OWN_RUNS).resolve()
-    names = (
-        path.relative_to(own).as_posix()
-        for path in own.rglob("*")
-        if path.suffix in (".json", ".zip")
-    )
-    if place == own and all(map(PUBLISHED.match, names)):
+def place_of_records(word: str) -> Path:
+    """Return the folder or zip that --report names. Raise UserError where a report could use no record of it."""
+    place = expanded(word, "--report")
+    if place == (ROOT / OWN_RUNS).resolve() and not own_runs(place):
         advice = "give one of the published results, such as outputs/main/quick-h100"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)
     used, left_out = sort_out(records)
     if not used:
-        reason = " ".join(
-            [*left_out, *others, ("", "give a folder that run_all.py has written")][0]
-        )
+        why = map(" ".join, [*left_out, *others])
+        reason = next(why, "give a folder that run_all.py has written")
         raise UserError(f"--report {word} holds no records that can be used; {reason}.")
+    return place
 
 
 def plan_studies(
@@ -253,11 +231,7 @@ def plan_studies(
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
-    base = (
-        expanded(args.output_dir, "--output-dir")
-        if args.output_dir
-        else (ROOT / "outputs").resolve()
-    )
+    base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
     for name, study in studies.items():
         folder = base / name if len(studies) > 1 or not args.output_dir else base
         planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
@@ -333,14 +307,13 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
     Its records lie in `places`, by default in the folder itself.
     """
     parameters: dict = {"records_dir": relative_to_root(folder)}
-    if places and places != [folder]:
+    if places:
         parameters = {
             "records_dir": [*map(relative_to_root, places)],
             "output_dir": relative_to_root(folder),
         }
     try:
         with locked(folder, REPORT_LOCK, REPORT_SECONDS):
-            check_place(folder, notebook)  # what has come meanwhile stays, too
             return draw(folder, notebook, parameters)
     except UserError as error:  # after the runs it must not end the next study
         say(f"No report was drawn: {error}")
@@ -354,9 +327,15 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
         if kept := set_aside(path):
             say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
     log.unlink(missing_ok=True)
-    # no link is left by now
-    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)
-    if not drawn or not page.is_file():
+    command = report_command(notebook, folder, parameters)
+    process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
+    drawn = False
+    try:
+        with suppress(psutil.TimeoutExpired):
+            drawn = process.wait(REPORT_SECONDS) == 0 and page.is_file()
+    finally:
+        end([process])
+    if not drawn:
         say(
             f"Could not draw the report; your records are safe, and {shown(log)} says what happened"
         )
@@ -364,19 +343,6 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     log.unlink()
     say(f"report, to open in a browser: {shown(page)}")
     return True
-
-
-def ends_well(command: list[str], folder: Path, log: Path) -> bool:
-    """Run Python on a report, end all of it whatever happens, and return whether it succeeded."""
-    process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
-    family = [psutil.Process(process.pid)]
-    try:
-        return process.wait(REPORT_SECONDS) == 0
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        end_all_of(log, family)
-        process.wait()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,10 +35,11 @@ from ..store.record import (
 )
 from .devices import Device
 from .finished import RETRIED
-from .folder import FOLDER_ENV, LOG_ENV, end_all_of
+from .folder import FOLDER_ENV
 from .plan import Run
 from .status import say
 from .studies import relative_to_root
+from .watch import end
 
 # with a kernel of this Python, whatever others are installed
 KERNELSPECS = Path(__file__).parent / "jupyter"
@@ -46,7 +47,8 @@ KERNELSPECS = Path(__file__).parent / "jupyter"
 UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
 LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
 PAPERMILL = f"""{LEAN}
-from mixed_precision_study.runner.watch import adopt_orphans, end_children, runner_above
+import psutil
+from mixed_precision_study.runner.watch import adopt_orphans, end, runner_above
 # Importing that made this end with run_all.py, which may have ended before.
 runner_above() or sys.exit("run_all.py has ended")
 adopt_orphans()  # so that what the notebook leaves in the background ends with this
@@ -57,7 +59,7 @@ except RuntimeError:
     # the kernel did not start, because another process took a port that was chosen for it
     papermill()
 finally:
-    end_children()
+    end(psutil.Process().children())
 """
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
@@ -124,21 +126,21 @@ def tell_why_unexplained(path: Path, reason: str) -> None:
 
 
 def watch(
-    process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher
+    process: psutil.Popen, run: Run, limit: float, halt: Event, watcher: Watcher
 ) -> tuple[int, str]:
     """Wait until papermill ends, and end what is left. Return (exit status, why it was stopped or "")."""
-    family = {psutil.Process(process.pid)}
+    family: set[psutil.Process] = {process}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
     signs, progress, stopped = None, "", ""
     try:
         watcher("")
         while not stopped and not halt.is_set():
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(psutil.TimeoutExpired):
                 process.wait(LOOK_SECONDS)
                 break
             with suppress(psutil.Error):
-                family.update(psutil.Process(process.pid).children(recursive=True))
+                family.update(process.children(recursive=True))
             with suppress(OSError, ValueError):
                 progress = progress_file.read_text(encoding="utf-8")
             now = time.monotonic()
@@ -151,13 +153,13 @@ def watch(
                 where = f" at {progress}" if progress else ""
                 stopped = f"stopped after {(now - began) / 60:.3g} minutes ({why}){where}"
     finally:
-        end_all_of(run.log_path, family)
+        end(family)
         exit_status = process.wait()
         progress_file.unlink(missing_ok=True)
     return exit_status, stopped
 
 
-def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> subprocess.Popen:
+def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> psutil.Popen:
     """Start papermill on a run."""
     progress = run.log_path.with_suffix(".progress")
     for path in (run.executed, run.log_path, progress):  # what is read of the run must come from it
@@ -205,7 +207,7 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
 
 def start_process(
     command: list[str], folder: Path, log: Path, given: dict, gpu: str = ""
-) -> subprocess.Popen:
+) -> psutil.Popen:
     """Start Python for an output folder, without a shell, in a session of its own, which ends with this process.
 
     It sees one GPU or none. Its environment is this one's with `given`, where None takes a name away.
@@ -224,11 +226,10 @@ def start_process(
         "CUDA_VISIBLE_DEVICES": gpu,
         RUNNER_ENV: str(os.getpid()),
         FOLDER_ENV: str(folder),
-        LOG_ENV: f"{os.getpid()} {log}",
         **given,
     }
     with log.open("ab") as output:
-        return subprocess.Popen(
+        return psutil.Popen(
             [sys.executable, *command],
             cwd=ROOT,
             env={name: value for name, value in environment.items() if value is not None},

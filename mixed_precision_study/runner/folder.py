@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from .. import RUNNER_ENV
 from ..parameters import UserError
 from ..store.commit import ROOT
 from .status import say, shown
-from .watch import is_alive
+from .watch import end, is_alive
 
 LOCK = "logs/.lock"  # below the folder
 REPORT_LOCK = "logs/.report.lock"
@@ -22,8 +22,6 @@ HALF_WRITTEN = ".*.[0-9]*.half-written"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
 # environment variable of all that is started for an output folder: its path
 FOLDER_ENV = "MIXED_PRECISION_FOLDER"
-# environment variable of all that a run or report starts: run_all.py and the log
-LOG_ENV = "MIXED_PRECISION_LOG"
 
 
 @contextmanager
@@ -39,7 +37,12 @@ def held(folder: Path, fresh: bool = False) -> Iterator[None]:
     make(folder)
     with locked(folder, LOCK):
         end_leftovers(folder)
-        yield
+        for path in (*folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
+            path.unlink(missing_ok=True)
+        try:
+            yield
+        finally:  # what a run left in the background, because its papermill was killed
+            end_leftovers(folder)
 
 
 @contextmanager
@@ -73,55 +76,21 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
 
 
 def end_leftovers(folder: Path) -> None:
-    """End what a run_all.py that was killed has left of its runs, and remove the files that were half written."""
-    living = {str(process.pid) for process in psutil.process_iter() if is_alive(process)}
-    left = [
-        process
-        for process, given in ours(FOLDER_ENV, str(folder))
-        if is_alive(process)
-        and given.get(RUNNER_ENV, "").isdecimal()
-        and given[RUNNER_ENV] not in living
-    ]
-    end(left)
+    """End what was started for a folder by this run_all.py, or by one that was killed."""
+    wanted = ["environ", "username"]
+    running = [process for process in psutil.process_iter(wanted) if is_alive(process)]
+    mine = psutil.Process().username()  # root sees what others run, too
+    others = {str(process.pid) for process in running if process.pid != os.getpid()}
+    left = []
+    for process in running:
+        given = process.info["environ"] or {}  # None where it is another user's
+        runner = given.get(RUNNER_ENV, "")
+        ours = given.get(FOLDER_ENV) == str(folder) and runner.isdecimal()
+        if ours and process.info["username"] == mine and runner not in others:
+            left.append(process)
     if left:
-        say(f"ended {len(left)} processes that an interrupted run_all.py had left")
-    for path in (*folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
-        path.unlink(missing_ok=True)
-
-
-def ours(name: str, value: str) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-    """Yield (process, its environment) of this user's processes in whose environment `name` is `value`."""
-    mine = psutil.Process().username()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it is another user's, or ends just now
-            given = process.environ()
-            if (
-                given.get(name) == value
-                and process.username() == mine
-                and process.pid != os.getpid()
-            ):
-                yield process, given
-
-
-def end_all_of(log: Path, family: Iterable[psutil.Process] = ()) -> None:
-    """End a run, also what it started in the background, whose environment names this process and the log."""
-    end(family)
-    for _ in range(3):  # what is ended may have started more meanwhile
-        end(process for process, _ in ours(LOG_ENV, f"{os.getpid()} {log}") if is_alive(process))
-
-
-def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
-    """Kill processes and all that they have started, and wait until they are gone."""
-    family: set[psutil.Process] = set(processes)
-    for process in list(family):
-        with suppress(psutil.Error):
-            family.update(process.children(recursive=True))
-    for process in family:
-        with suppress(psutil.Error):
-            process.kill()
-    until = time.monotonic() + seconds
-    while any(map(is_alive, family)) and time.monotonic() < until:
-        time.sleep(0.02)
+        end(left)
+        say(f"ended {len(left)} processes that an interrupted run_all.py or a notebook had left")
 
 
 def check_fresh(folder: Path, *sources: Path) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..judge.axis import PRECISION
@@ -50,10 +49,6 @@ def load_studies(path: Path) -> dict[str, dict]:
     A file may also hold a single study with its name, as the study.yaml of an output folder does. Raise UserError where
     the form is wrong.
     """
-    if not path.is_file():
-        raise UserError(
-            f"there is no file {path}; give --studies a file such as notebooks/articles.yaml."
-        )
     studies = yaml_in(path)
     if not isinstance(studies, dict) or not studies:
         raise UserError(
@@ -174,15 +169,10 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             raise UserError(
                 "output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR."
             )
-        try:
-            if parameter in PATHS:
-                overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
-            else:
-                overrides[name] = plain_yaml(text)
-        except (ValueError, RecursionError, yaml.YAMLError):
-            raise UserError(
-                f"-p {name} {text[:100]} is not readable; quote the value as in YAML."
-            ) from None
+        if parameter in PATHS:
+            overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
+        else:
+            overrides[name] = plain_yaml(text, f"-p {name} {text[:100]}")
     return overrides
 
 

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
@@ -13,6 +14,7 @@ from .. import OF_A_RUN, RUNNER_ENV
 from ..store.commit import hash_at_import
 
 SECONDS = 2.0  # between two looks
+END_SECONDS = 10  # that what is killed may take to be gone
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -56,7 +58,7 @@ def end_without(runner: psutil.Process) -> None:
         try:
             while is_alive(runner):
                 time.sleep(SECONDS)
-            end_children()
+            end(psutil.Process().children())
         finally:
             os._exit(1)
 
@@ -71,8 +73,15 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
-def end_children() -> None:
-    """Kill all that this process has started or adopted."""
-    for child in psutil.Process().children(recursive=True):
+def end(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes and all that they have started or adopted, and wait until they are gone."""
+    family = set(processes)
+    for process in list(family):
         with suppress(psutil.Error):
-            child.kill()
+            family.update(process.children(recursive=True))
+    for process in family:
+        with suppress(psutil.Error):
+            process.kill()
+    until = time.monotonic() + END_SECONDS
+    while any(map(is_alive, family)) and time.monotonic() < until:
+        time.sleep(0.02)

@@ -152,10 +152,14 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     samples: list[tuple[Path, int]] = []  # with their labels
     counts: list[int] = []
     for part in ("train", "test"):
-        found = [images_in(folder / part / name, SUFFIXES) for name in classes]
-        samples += [(path, label) for label, several in enumerate(found) for path in several]
-        counts.append(sum(map(len, found)))
-        if not counts[-1]:
+        found = [
+            (path, label)
+            for label, name in enumerate(classes)
+            for path in images_in(folder / part / name, SUFFIXES)
+        ]
+        samples += found
+        counts.append(len(found))
+        if not found:
             raise UserError(
                 f"{folder / part} holds no images; put them into {folder}/train/<class>/* and test/<class>/*."
             )

@@ -28,7 +28,10 @@ from .images import ImageData, decode_all, decoded, say_copies
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
 https://github.com/zae-bayern/elpv-dataset"""
-NEEDED = 'it needs the columns path (folder, such as "."), image (file name) and label (number), separated by commas'
+CSV_FORM = (
+    'it needs the columns path (folder, such as "."), image (file name) and label (number), '
+    "separated by commas"
+)
 TITLES = {"elpv": "ELPV", "synthetic": "made-up data"}
 MAX_LABEL = float(np.finfo(np.float32).max)
 
@@ -130,7 +133,7 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"csv_path {str(path)!r} cannot be read as a CSV ({error}).") from None
     if not rows:
-        raise UserError(f"{path} has no rows; {NEEDED}.")
+        raise UserError(f"{path} has no rows; {CSV_FORM}.")
     paths, labels = [], []
     for line, row in rows:
         try:
@@ -145,14 +148,14 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
-            raise UserError(f"line {line} of {path} holds {reprlib.repr(row)}; {NEEDED}.")
+            raise UserError(f"line {line} of {path} holds {reprlib.repr(row)}; {CSV_FORM}.")
     return image_files(paths, labels, size, "RGB", "csv", "csv")
 
 
 def elpv_images(size: tuple[int, int]) -> tuple:
     """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding all at once."""
     with suppress(UserError):
-        require_packages({"elpv_dataset": "elpv-dataset"})
+        require_packages(["elpv_dataset"])
     folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
     rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
     return image_files(

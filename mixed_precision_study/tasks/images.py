@@ -69,9 +69,12 @@ def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
     Links to files are followed, and links to folders are not, because they may lead round in a circle.
     """
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes]
-    found.sort(key=lambda path: (str(path.parent), path.name))
-    return [path for path in found if all(map(is_usual, path.relative_to(folder).parts))]
+    found = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
+    return [
+        path
+        for path in found
+        if path.suffix.lower() in suffixes and all(map(is_usual, path.relative_to(folder).parts))
+    ]
 
 
 def is_usual(name: str) -> bool:
@@ -81,10 +84,10 @@ def is_usual(name: str) -> bool:
 
 def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
     """Print how many held-out files have the contents of a training file, because their metric flatters."""
-    known, others = ({hash_of_files([path]) for path in set(paths)} for paths in (train, held_out))
-    if copies := len(known & others):
+    known = {hash_of_files([path]) for path in train}
+    if copies := known.intersection(hash_of_files([path]) for path in held_out):
         print(
-            f"NOTICE: {copies:,} held-out images are training images, too, so the metric flatters."
+            f"NOTICE: {len(copies):,} held-out images are training images, too, so the metric flatters."
         )
 
 

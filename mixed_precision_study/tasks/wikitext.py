@@ -151,6 +151,18 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
+def download_into(folder: Path, lacking: str) -> None:
+    """Download WikiText-2 into a folder. Raise UserError where a text of one's own would be replaced."""
+    for path in folder.glob("*.txt"):
+        if git_blob(path.read_bytes()) not in WIKITEXT_BLOBS.values():
+            raise UserError(f"{folder} holds {path.name} and lacks {lacking}; put it there, too.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, blob in WIKITEXT_BLOBS.items():
+        content = downloaded(WIKITEXT_URL + name, git_blob, blob)
+        with written_whole(folder / name) as temporary:
+            temporary.write_bytes(content)
+
+
 def wikitext_in(folder: Path) -> tuple:
     """Return what Text takes, of a folder's texts, which are downloaded if they are missing.
 
@@ -158,16 +170,7 @@ def wikitext_in(folder: Path) -> tuple:
     """
     source = "folder"
     if lacking := [name for name in NEEDED if not (folder / name).exists()]:
-        for path in folder.glob("*.txt"):  # a text of one's own is never replaced
-            if git_blob(path.read_bytes()) not in WIKITEXT_BLOBS.values():
-                raise UserError(
-                    f"{folder} holds {path.name} and lacks {lacking[0]}; put it there, too."
-                )
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, blob in WIKITEXT_BLOBS.items():
-            content = downloaded(WIKITEXT_URL + name, git_blob, blob)
-            with written_whole(folder / name) as temporary:
-                temporary.write_bytes(content)
+        download_into(folder, lacking[0])
         source = "download"
     texts: dict[str, list[str]] = {"test": []}
     known = True

@@ -14,7 +14,7 @@ import torch
 from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV
-from mixed_precision_study.measure import environment
+from mixed_precision_study.measure import environment, packages
 from mixed_precision_study.measure.environment import choose_device, describe_environment
 from mixed_precision_study.measure.packages import require_packages
 from mixed_precision_study.parameters import UserError
@@ -23,18 +23,19 @@ from mixed_precision_study.store.record import flat_record
 
 
 def test_missing_packages_are_installed_on_colab_and_elsewhere_named_with_the_command(monkeypatch):
-    called, packages = [], {"no_such_module": "x", "torch": "torch"}
-    with pytest.raises(UserError, match="pip install x"):
-        require_packages(packages)
+    monkeypatch.setitem(packages.NAMES_FOR_PIP, "no_such_module", "x")
+    called, modules = [], ["no_such_module", "torch", "none_either"]
+    with pytest.raises(UserError, match="pip install x none_either"):
+        require_packages(modules)
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
     monkeypatch.setattr(subprocess, "run", lambda command, check: called.append(command[1:]))
-    require_packages(packages)
-    assert called == [["-m", "pip", "install", "-q", "x"]]
+    require_packages(modules)
+    assert called == [["-m", "pip", "install", "-q", "x", "none_either"]]
     failed = subprocess.CalledProcessError(1, "pip")
     for error in (failed, FileNotFoundError("no Python")):
         monkeypatch.setattr(subprocess, "run", Mock(side_effect=error))
         with pytest.raises(UserError, match="pip install x"):
-            require_packages(packages)
+            require_packages(modules)
 
 
 def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_path):

@@ -251,7 +251,7 @@ def test_equal_runs_are_read_and_compared_with_nothing(tmp_path):
     equal = [run("amp_bf16", 6.0, number, purpose="aa") for number in range(4)]
     found = read_all(tmp_path, *equal)
     assert (len(found.trainings), len(found.comparisons), len(found.ratios)) == (4, 0, 0)
-    for name, columns in tables.COLUMNS.items():
+    for name, columns in tables.TABLE_COLUMNS.items():
         assert set(columns) == set(getattr(found, name).columns), name
     assert failures_in(found) == [] and len(read(found, "trainings.csv")) == 4
 

@@ -31,6 +31,10 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
         tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32")
     )
     assert read_tables("outputs").folder == "outputs"
+    elsewhere = read_tables(
+        ["outputs"], output_dir=tmp_path / "new"
+    )  # as --report outputs asks for
+    assert (elsewhere.folder, len(elsewhere.trainings)) == (str(tmp_path / "new"), 1)
     assert len(read_tables("../outputs/main/quick-h100").trainings) == 1
     shutil.rmtree(tmp_path / "notebooks" / "outputs")
     shutil.rmtree(tmp_path / "outputs" / "quick")

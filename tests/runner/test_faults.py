@@ -175,22 +175,29 @@ def sleeping(seconds):
     return [one["pid"] for one in found if (one["cmdline"] or [])[-1:] == [str(seconds)]]
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["ended", "timeout"])
-def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, late):
-    numbers = {name: 100_003 + 10 * place + late for place, name in enumerate(DAEMONS)}
+ENDINGS = {  # how a notebook goes on when it has started them: (source, status of its record)
+    "ended": ("", "ok"),
+    "timeout": ("time.sleep(600)", "timeout"),
+    "killed": ("time.sleep(3)\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)", "killed"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending):
+    place, (last, status) = list(ENDINGS).index(ending), ENDINGS[ending]
+    numbers = {name: 100_003 + 10 * number + place for number, name in enumerate(DAEMONS)}
     lines = [source.format(numbers[name]) for name, source in DAEMONS.items()]
-    lines += ["import warnings", "warnings.warn('odd')", *(["time.sleep(600)"] if late else [])]
+    lines += ["import warnings", "warnings.warn('odd')", last]
     act = "\n".join([ACT, *lines])
     write_suite(tmp_path, {"one": [entry()]}, act)
-    words = ("one", "--output-dir", tmp_path / "out", *(("--timeout", 0.2) if late else ()))
-    done = call(tmp_path, *words)
+    limit = ("--timeout", 0.2) if ending == "timeout" else ()
+    done = call(tmp_path, "one", "--output-dir", tmp_path / "out", *limit)
     assert [name for name, number in numbers.items() if sleeping(number)] == []
-    said = [path.read_text() for path in (tmp_path / "out").glob("tiny-*.ipynb")]
-    assert late or ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
+    if status == "ok":
+        said = [path.read_text() for path in (tmp_path / "out").glob("tiny-*.ipynb")]
+        assert ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
     (record,) = read_records(tmp_path / "out")
-    assert (record["status"], done.returncode) == (("timeout", 1) if late else ("ok", 0)), (
-        done.stdout
-    )
+    assert (record["status"], done.returncode) == (status, int(status != "ok")), done.stdout
 
 
 @pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
