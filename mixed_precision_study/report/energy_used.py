@@ -17,11 +17,9 @@ timed for at least {SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse step
 def energy_bars(tables: Tables) -> pd.DataFrame:
     """Return the median of joules per 1,000 samples (`value`), and the `share` of the `baseline`'s by pairs."""
     known = timed_trainings(tables).dropna(subset="joules")
-    arms = known.groupby(["comparison", "arm"])
-    bars = known.drop_duplicates(["comparison", "arm"]).assign(baseline="")
-    bars["value"] = [
-        arms.joules.median()[key] for key in zip(bars.comparison, bars.arm, strict=True)
-    ]
+    keys = ["comparison", "arm"]
+    medians = tables.bars.set_index(keys).joules.rename("value")
+    bars = known.drop_duplicates(keys).assign(baseline="").join(medians, on=keys)
     for base in tables.axis.bases:
         bars.loc[bars.comparison.isin(bars[bars.arm == base].comparison), "baseline"] = base
     sides = [

@@ -52,13 +52,11 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     # TF32 where it was run
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
     arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
-    first, *others = [
-        f"{tables.called(arm)} {{}}{span(list(shown.ratio[shown.arm == arm]), '{:.1f}')} times"
-        for arm in arms
-    ]
+    ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
     base = tables.called(shown.baseline.iloc[0])
-    text = f"{first.format('trains ')} as fast as {base}"
-    text += "".join(f", and {other.format('')}" for other in others)
+    text = f"{tables.called(arms[0])} trains {ratios[0]} times as fast as {base}"
+    for arm, ratio in zip(arms[1:], ratios[1:], strict=True):
+        text += f", and {tables.called(arm)} {ratio} times"
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
         text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
     text = ", ".join(filter(None, (in_way(way), text)))

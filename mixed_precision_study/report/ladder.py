@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from ..judge.axis import Axis, arm_named
-from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
 from .dots import MARKERS, dots, dots_note
 from .growth import ratio_texts, texts
@@ -15,7 +14,7 @@ from .names import arm_name, bare, precision_name
 from .section import Section
 from .study import as_list
 from .sure import range_of_hosts
-from .tables import Tables, alike
+from .tables import Tables, alike, corrected
 from .words import listed, span
 
 USUAL_WAY = {  # of settings that are ways
@@ -134,13 +133,9 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
-    if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
-        stands = pd.Series(stand_together(list(tests)), tests.index).reindex(
-            ways.index, fill_value=True
-        )
-        ways["outcome"] += [
-            ", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)
-        ]
+    if len(ways):
+        fallen = ways.outcome.isin(DIFFERENT) & ~corrected(ways.p)
+        ways["outcome"] = ways.outcome.where(~fallen, ways.outcome + ", not after correction")
     return ways
 
 

@@ -513,15 +513,18 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
     if not rows:
         return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
     table = pd.DataFrame(rows)
-    tests = table.dropna(subset="p").drop_duplicates("test")
-    stands = dict(zip(tests.test, stand_together(list(tests.p)), strict=True))
-    if len(tests) <= MANY_RATIOS:
-        stands = dict.fromkeys(table.test, True)
-    table["stands"] = [
-        stands.get(test, False) and outcome in DIFFERENT
-        for test, outcome in zip(table.test, table.outcome, strict=True)
-    ]
+    tests = table.drop_duplicates("test").set_index("test").p
+    table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)
     return table[TABLE_COLUMNS["ratios"]]
+
+
+def corrected(p_values: pd.Series) -> pd.Series:
+    """Return of each p value whether it stands beside the others, where there are many; true where it is not known."""
+    stands = pd.Series(True, p_values.index)
+    known = p_values.dropna()
+    if len(known) > MANY_RATIOS:
+        stands[known.index] = stand_together(list(known))
+    return stands
 
 
 def note_graph_gains(tables: Tables) -> None:
@@ -578,13 +581,19 @@ def quality_of(tables: Tables) -> pd.DataFrame:
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
-    """Return a row for each bar of the opening figure: comparison, arm, seconds of an epoch, GiB and status.
+    """Return a row for each arm of some comparisons, in their order: seconds of an epoch, GiB, status and ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and seconds_high are
     the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where no run was in TF32.
     """
-    wanted = tables.charted.index if comparisons is None else comparisons
-    return tables.bars[tables.bars.comparison.isin(wanted)].reset_index(drop=True)
+    wanted = list(tables.charted.index if comparisons is None else comparisons)
+    found = tables.bars[tables.bars.comparison.isin(wanted)]
+    return found.sort_values(
+        "comparison",
+        key=lambda numbers: numbers.map(wanted.index),
+        kind="stable",
+        ignore_index=True,
+    )
 
 
 def flattened(record: dict) -> dict:
