@@ -11,6 +11,7 @@ from .charts import INK, PANEL, SOFT, STATUS, chart_style
 from .section import Section
 from .tables import Tables, bars_of
 
+LONG_NAME = 10  # letters of an arm that fit below its bar
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
 # comparisons that are drawn; further ones stand in the table of all numbers
 MOST_BLOCKS = 60
@@ -83,8 +84,10 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     import seaborn as sns
 
     task = textwrap.fill(bars.task.iloc[0], 46)
-    # points; "pure bf16" takes two lines
-    names_below = 28 if bars.short.str.contains(" ").any() else 18
+    longest = bars.short.str.len().max()
+    upright = bool(longest > LONG_NAME)
+    # points; "pure bf16" takes two lines, and what is longer stands upright
+    names_below = 6 * longest if upright else 28 if bars.short.str.contains(" ").any() else 18
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
     total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
     figure = plt.figure(figsize=(PANEL, total))
@@ -114,7 +117,9 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     axes = figure.axes[0]
     below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
     for bar in bars.itertuples():
-        axes.annotate(bar.short.replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below)
+        text = bar.short if upright else bar.short.replace(" ", "\n")
+        turned = 90 if upright else 0
+        axes.annotate(text, (bar.x, 0), (0, -3), color=SOFT, rotation=turned, **below)
     for _, block in bars.groupby("comparison", sort=False):
         axes.annotate(
             block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=10.5, **below

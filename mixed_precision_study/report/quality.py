@@ -13,7 +13,7 @@ from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import LINE, PANEL, SOFT, chart_style
-from .names import METRICS, precision_name
+from .names import METRICS
 from .section import Section
 from .tables import Tables
 from .words import count, listed, plain, short, span
@@ -33,12 +33,19 @@ def section(tables: Tables) -> Section:
     labels = tables.comparisons[["name", "way", "more"]].apply(
         lambda row: ", ".join(filter(None, row)), axis=1
     )
-    cases = tables.quality.dropna(subset=["low90", "margin"])
-    cases = cases.assign(label=cases.comparison.map(labels))
-    if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
+    asked = bool(tables.show.get("quality"))  # then a single seed is shown, too
+    cases = tables.quality.dropna(subset=["margin"] if asked else ["low90", "margin"])
+    limits = dict.fromkeys(("difference", "low90", "high90"), float)
+    cases = cases.astype(limits).assign(
+        label=cases.comparison.map(labels), short=cases.arm.map(tables.short)
+    )
+    judged = cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])
+    if judged.any() or (asked and len(cases)):
         counts = cases.outcome.replace(dict.fromkeys(AS_GOOD, "no loss beyond the margin"))
         found = [f"{outcome} in {number}" for outcome, number in counts.value_counts().items()]
         section.finding = f"Of {count(len(cases), 'case')}: {', '.join(found)}"
+        if not judged.any():
+            section.finding = "Each case has fewer than five seeds, so nothing is judged"
         section.about = ABOUT
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
@@ -59,12 +66,13 @@ def row_of(case: dict) -> dict[str, str]:
     if case["metric"] == "accuracy":
         scale, unit, form = 100, " points", "+.2f"
     mean, low, high = (f"{scale * case[name]:{form}}" for name in ("difference", "low90", "high90"))
+    interval = f" ({low} to {high})" if pd.notna(case["low90"]) else ""
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
     return {
         "training": case["label"],
-        "precision": precision_name(case["arm"]),
+        "arm": case["short"],
         "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
-        "difference (90% interval)": f"{mean}{unit} ({low} to {high})",
+        "difference (90% interval)": f"{mean}{unit}{interval}",
         "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
         "outcome": case["outcome"] + diverged,
@@ -98,7 +106,7 @@ def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
     axes.set(
         xlim=(-widest, widest),
         ylim=(len(cases) - 0.4, -0.6),
-        xlabel=f"difference from {tables.short(cases.base.iloc[0])}, in margins (shaded: ±1)",
+        xlabel=f"difference from {tables.short(cases.base.iloc[0])}, margins (shaded: ±1)",
     )
     axes.set_yticks(range(len(cases)), cases.arm.map(tables.short))
     axes.xaxis.set_major_locator(MultipleLocator(1))

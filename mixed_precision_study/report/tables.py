@@ -117,10 +117,16 @@ class Tables:
         """{arm: (short name, colour)} in the order of every table and chart: bases, known names, then others."""
         found = set(self.trainings.arm)
         named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=by_size)))
-        return {
-            arm: (self.short(arm), COLOURS.get(arm, PALETTE[place % len(PALETTE)]))
-            for place, arm in enumerate(arm for arm in named if arm in found)
-        }
+        known = [arm for arm in named if arm in found]
+        own = {arm: COLOURS[arm.split(", ")[0]] for arm in known if arm.split(", ")[0] in COLOURS}
+        free = [colour for colour in PALETTE if colour not in own.values()] or PALETTE
+        arms: dict[str, tuple[str, str]] = {}
+        for place, arm in enumerate(known):
+            colour = own.get(arm, free[place % len(free)])
+            if colour in {taken for _, taken in arms.values()}:  # another arm of this precision
+                colour = free[place % len(free)]
+            arms[arm] = self.short(arm), colour
+        return arms
 
     @property
     def compared_arms(self) -> list[str]:
@@ -136,8 +142,12 @@ class Tables:
         return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
 
     def short(self, arm: str) -> str:
-        """Return the name of an arm for an axis; true and false say nothing without their setting."""
-        return self.called(arm) if arm in ("true", "false") else short_name(arm)
+        """Return the name of an arm for an axis: what its base has not, and true and false with their setting."""
+        if arm in ("true", "false"):
+            return self.called(arm)
+        values, base = arm.split(", "), self.axis.bases[0].split(", ")
+        other = [one for one, usual in zip(values, base, strict=False) if one != usual]
+        return ", ".join(map(short_name, other or values[:1]))
 
     def called(self, arm: str) -> str:
         """Return the name of an arm for a sentence."""

@@ -32,10 +32,10 @@ def test_a_row_for_each_precision_with_its_difference_margin_seeds_and_outcome()
     runs = [*made_up.over_seeds(LARGE, "amp_fp16"), *made_up.over_seeds(SMALL)[1::2]]
     section, (chart,), (table,), _ = section_of(*runs)
     assert "beyond the margin in 1" in section.finding and "worse in 1" in section.finding
-    cells = [(row["precision"], row["margin"], row["seeds"], row["outcome"]) for row in table.rows]
+    cells = [(row["arm"], row["margin"], row["seeds"], row["outcome"]) for row in table.rows]
     assert cells == [
         ("TF32", "0.2 points", "5", "equivalent"),
-        ("fp16 AMP", "0.2 points", "5", "worse"),
+        ("fp16", "0.2 points", "5", "worse"),
     ]
     assert table.rows[1]["difference (90% interval)"] == "-1.00 points (-1.07 to -0.93)"
     assert drawn(chart)["amp_fp16"] == (-quality.WIDEST,) * 3
