@@ -268,7 +268,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     IMAGES.mkdir(exist_ok=True)
     reference = read(outputs, REFERENCE)
     pictures = {
-        "opening": lambda: dots(ratio_rows(reference, bars_of(reference))),
+        "opening": lambda: dots(ratio_rows(bars_of(reference))),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .charts import GROUND, INK, PANEL, SOFT, chart_style
-from .tables import Tables
 from .words import short
 
 MARKERS = "osDvP^Xd"  # of the arms that are compared, in their order
@@ -39,14 +38,12 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
         return [draw_panel(panel, (least, most)) for _, panel in rows.groupby("panel", sort=False)]
 
 
-def ratio_rows(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
+def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of dots(): every arm of some bars_of() beside the fair base of its comparison.
 
     Rows of a model stand in the order of their base's seconds, so that each usually adds a setting to the one above.
     """
-    ends = tables.ratios.set_index(["comparison", "arm", "base"])[["lowest", "highest", "hosts"]]
     found = bars[bars.ratio.notna() & ~bars.is_base]
-    found = found.join(ends, on=["comparison", "arm", "baseline"])
     base = bars.set_index(["comparison", "arm"]).seconds
     marks = {
         arm: MARKERS[place % len(MARKERS)]

@@ -258,7 +258,7 @@ def section(tables: Tables, subject: Section | None = None, question: str = "") 
             screen.parts.append(Cards(cards))
         if command := next_command(tables, bars):
             screen.say(command)
-        rows = ratio_rows(tables, bars)
+        rows = ratio_rows(bars)
         if len(rows):
             screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
             bases = listed(list(rows.base_short.unique()))

@@ -152,7 +152,7 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
     ways = ladder.ways_of(found, ladder.steps_of(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
     assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
-    rows = ratio_rows(found, bars_of(found))
+    rows = ratio_rows(bars_of(found))
     assert rows.seconds.is_monotonic_decreasing
     (eager,) = rows[rows.ranged].itertuples()
     assert eager.way == "eager" and (eager.low, eager.high) == pytest.approx((0.75, 1.5), rel=0.01)
