@@ -83,18 +83,35 @@ def table(curves: dict[str, list[float]], ends: dict[str, RunRecord], every: int
 
 
 def draw(curves: dict[str, list[float]], every: int, file: str) -> None:
-    """Write the curves as a picture."""
+    """Write the curves as an SVG in the style of the report, which follows dark pages and fits a phone."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-    for (name, curve), line in zip(curves.items(), ("-", ":", "--"), strict=True):
-        axes.plot([(place + 1) * every for place in range(len(curve))], curve, line, label=name)
-    axes.set(yscale="log", xlabel="step", ylabel="training loss")
-    axes.set_title(
-        "Pure bf16 stalls where updates are rounded away (on a CPU)", size=10, loc="left"
+    from mixed_precision_study.report.charts import SOFT, chart_style, drawing_of, sheet_of
+    from mixed_precision_study.report.names import COLOURS
+
+    pure = COLOURS["bf16_true"]
+    looks = {  # the colour says the format, and the line how it rounds
+        "fp32": ("", COLOURS["fp32"], "-"),
+        "bf16_true": ("pure bf16", pure, "-"),
+        "bf16_true, stochastic": ("fp32 (grey), and with\nstochastic rounding", pure, "--"),
+    }
+    with chart_style():
+        figure, axes = plt.subplots(figsize=(4.4, 2.8), layout="constrained")
+        for name, (called, colour, line) in looks.items():
+            steps = [(place + 1) * every for place in range(len(curves[name]))]
+            axes.plot(steps, curves[name], line, color=colour, linewidth=2.2)
+            middle = len(steps) // 8
+            below = -46 if "stochastic" in name else 14
+            near = {"textcoords": "offset points", "color": SOFT}
+            axes.annotate(called, (steps[middle], curves[name][middle]), (0, below), **near)
+        axes.set(yscale="log", xlabel="step", ylabel="training loss")
+        ticks = [tick for tick in (0.01, 0.03, 0.1, 0.3, 1) if axes.get_ylim()[0] <= tick]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+    drawing = drawing_of(
+        figure, "lost", "Training loss in fp32, pure bf16 and with stochastic rounding"
     )
-    axes.legend(frameon=False)
-    figure.savefig(file, dpi=100)
+    Path(file).write_text(sheet_of([drawing], 1), encoding="utf-8")
 
 
 def main() -> None:

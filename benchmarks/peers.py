@@ -39,7 +39,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import run_cells  # noqa: E402
 
 from mixed_precision_study import compare  # noqa: E402
-from mixed_precision_study.judge.stats import exponential, half_width  # noqa: E402
+from mixed_precision_study.judge.ratios import geometric  # noqa: E402
+from mixed_precision_study.judge.stats import exponential, interval  # noqa: E402
 from mixed_precision_study.parameters import UserError  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -324,21 +325,17 @@ def peers_of(measured: list[dict]) -> list[dict]:
         both = sorted(speeds[theirs].keys() & speeds[ours].keys())
         if not both:
             continue
-        logs = [float(np.log(speeds[ours][key] / speeds[theirs][key])) for key in both]
-        middle, half = statistics.fmean(logs), half_width(logs, 0.95) if len(logs) > 1 else None
+        ratios = [speeds[ours][key] / speeds[theirs][key] for key in both]
+        logs = list(map(math.log, ratios))
+        ends = map(exponential, interval(logs, 0.95)) if len(logs) > 1 else (None, None)
         row = {
             "cell": cell,
             "unit": unit,
             "peer": theirs,
             "ours": statistics.median(speeds[ours][key] for key in both),
-        }
-        row |= {
             "theirs": statistics.median(speeds[theirs][key] for key in both),
-            "ratio": exponential(middle),
-        }
-        row |= {
-            "low": half and exponential(middle - half),
-            "high": half and exponential(middle + half),
+            "ratio": geometric(ratios),
+            **dict(zip(("low", "high"), ends, strict=True)),
             "n": len(both),
         }
         rows.append(

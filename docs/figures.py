@@ -1,6 +1,6 @@
 """What documents show of the committed records: tables and numbers in their text, and pictures.
 
-python docs/figures.py      draw the pictures in docs/images anew, for light and dark pages
+python docs/figures.py      draw the pictures in docs/images anew, which follow dark pages by themselves
 """
 
 import functools
@@ -12,8 +12,9 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mixed_precision_study.report import first_screen, growth, ladder, quality  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, opening, picture_of  # noqa: E402
+from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
+from mixed_precision_study.report.charts import chart_style, drawing_of, sheet_of  # noqa: E402
+from mixed_precision_study.report.dots import dots, ratio_rows  # noqa: E402
 from mixed_precision_study.report.names import short_name  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.sure import cell_of  # noqa: E402
@@ -99,8 +100,8 @@ def bars(
 ) -> pd.DataFrame:
     """Return the bars_of() the three experiments in one way of execution and layout of images, with their `folder`.
 
-    `energy` is the share of the joules of TF32, `strict` says how many times as fast the bar is as fp32, and `cell` is
-    the ratio over TF32 with its interval or the range of its hosts, whose ends are `lowest` and `highest`.
+    `strict` says how many times as fast the bar is as fp32, and `cell` is the ratio over TF32 with its interval or the
+    range of its hosts.
     """
     parts = []
     for folder in folders:
@@ -113,16 +114,9 @@ def bars(
             and comparison.settings.get("channels_last", channels_last) == channels_last
             for _, comparison in tables.comparisons.loc[found.comparison].iterrows()
         ]
-        over = tables.ratios.assign(cell=[cell_of(row) for row in tables.ratios.itertuples()])
-        over = over.set_index(["baseline", "comparison", "precision"])[
-            ["ratio", "cell", "lowest", "highest"]
-        ]
-        keys = [(one.comparison, one.precision) for one in found.itertuples()]
-        found = found.assign(folder=folder)
-        found["strict"] = [over.ratio.get(("fp32", *key)) for key in keys]
-        for name in ("cell", "lowest", "highest"):
-            found[name] = [over[name].get(("tf32", *key)) for key in keys]
-        parts.append(found[wanted])
+        strict = tables.ratios[tables.ratios.base == "fp32"].set_index(["comparison", "arm"]).ratio
+        found = found.assign(folder=folder, cell=[cell_of(one) for one in found.itertuples()])
+        parts.append(found.join(strict.rename("strict"), on=strict.index.names)[wanted])
     return pd.concat(parts, ignore_index=True)
 
 
@@ -270,25 +264,21 @@ def charts_of(section: Section) -> list:
 
 
 def main(outputs: Path = ROOT / "outputs") -> None:
-    """Draw every picture in a row and, for phones, in one column, each for light and dark pages."""
+    """Draw every picture in a row and, for phones, in one column."""
     IMAGES.mkdir(exist_ok=True)
+    reference = read(outputs, REFERENCE)
     pictures = {
-        "opening": lambda: opening(
-            first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])
-        ),
+        "opening": lambda: dots(ratio_rows(bars_of(reference))),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
-        "ladder": lambda: charts_of(ladder.section(read(outputs, REFERENCE))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }
     for name, draw in pictures.items():
-        for dark in (False, True):
-            ending = "-dark" * dark
-            with chart_style():
-                figures = draw()
-                (IMAGES / f"{name}{ending}.png").write_bytes(picture_of(figures, dark=dark))
-                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(
-                    picture_of(figures, dark=dark, columns=1)
-                )
+        with chart_style():
+            figures = draw()
+        drawings = [drawing_of(one, f"{name}{place}", name) for place, one in enumerate(figures)]
+        for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)):
+            path = IMAGES / f"{name}{ending}.svg"
+            path.write_text(sheet_of(drawings, columns), encoding="utf-8")
 
 
 if __name__ == "__main__":

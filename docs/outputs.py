@@ -8,7 +8,6 @@ Records that lie loose in a folder go into its records.zip. That file is written
 its entries are in order and have one date, because git would keep every other version of it for ever.
 """
 
-import base64
 import json
 import os
 import re
@@ -45,10 +44,11 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Execute the summary notebook in a folder of results, and keep one of its pictures as picture.png."""
+    """Execute the summary notebook in a folder of results, and keep its first picture for wide and narrow pages."""
     from mixed_precision_study import RUNNER_ENV
 
     # --pages does without what it loads
+    from mixed_precision_study.report.charts import sheet_of
     from mixed_precision_study.runner.cli import report_command
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
@@ -65,13 +65,19 @@ def draw(folder: Path) -> None:
             part["id"] = "injected-parameters"  # papermill draws a new one each time
     executed.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
-    first = next(
-        (part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), ""
+    drawings = next(
+        (
+            part["metadata"]["chart"]["drawings"]
+            for part in outputs
+            if "chart" in part.get("metadata", {})
+        ),
+        [],
     )
     for path in set(folder.glob("*.png")) - kept:
         path.unlink()
-    if first:
-        (folder / "picture.png").write_bytes(base64.b64decode(first))
+    if drawings:
+        for name, columns in (("picture", min(3, len(drawings))), ("picture-narrow", 1)):
+            (folder / f"{name}.svg").write_text(sheet_of(drawings, columns), encoding="utf-8")
 
 
 def publish(site: Path) -> None:

@@ -6,6 +6,7 @@ python docs/tables.py --repository OWNER/NAME   write badges and addresses of th
 """
 
 import argparse
+import inspect
 import json
 import re
 import sys
@@ -22,9 +23,18 @@ sys.path.insert(0, str(ROOT / "docs"))
 import figures  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
+from mixed_precision_study.judge.arms import compared  # noqa: E402
+from mixed_precision_study.judge.equivalence import quality_difference  # noqa: E402
+from mixed_precision_study.judge.ratios import paired_ratio  # noqa: E402
+from mixed_precision_study.report.tables import quality_of, ratios_of  # noqa: E402
 from mixed_precision_study.store import record  # noqa: E402
 
 FIELDS = "mixed_precision_study/store/record.py"
+# what makes the columns of ratios.csv, and how their names begin there
+MAKERS = (
+    *((ratios_of, ""), (paired_ratio, ""), (compared, "")),
+    *((quality_difference, "quality_"), (quality_of, "quality_")),
+)
 INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 GITHUB = "https://github.com/"
@@ -139,7 +149,8 @@ def generated_blocks(root, url, notebooks):
         root / "docs" / "results.md": {},
         root / "docs" / "running.md": {"badges": lambda: badge_list(url, notebooks)},
         root / "docs" / "record.md": {
-            "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py")
+            "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py"),
+            "columns": columns_list,
         },
         root / "docs" / "reliability.md": {
             "cases": lambda: cases_table(root / "tests" / "built_cases")
@@ -167,6 +178,17 @@ def fields_list(path):
             section = place
         lines.append(f"- {', '.join(f'`{name}`' for *_, name in group)}: {meaning}")
     return "\n".join(lines[1:])
+
+
+def columns_list():
+    """Return the list of the columns of ratios.csv, from the lines "name, name: meaning" of what makes them."""
+    lines = []
+    for maker, begin in MAKERS:
+        key = re.compile(r"^(\w+(?:, \w+)*): (.+(?:\n +.+)*)", re.MULTILINE)
+        for names, meaning in key.findall(inspect.getdoc(maker)):
+            columns = ", ".join(f"`{begin}{name}`" for name in names.split(", "))
+            lines.append(f"- {columns}: {' '.join(meaning.split())}")
+    return "\n".join(lines)
 
 
 def cases_table(folder):

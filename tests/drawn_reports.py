@@ -52,7 +52,7 @@ def rows_in(section):
 
 
 def opened_bars(figures):
-    """Return {(part, comparison): {precision: (label, height and colour of its bar, bold)}} from left to right."""
+    """Return {(part, comparison): {precision: (label, height and colour of its bar)}} from left to right."""
     found = {}
     for axes in (axes for figure in figures for axes in figure.axes):
         bars = {bar.get_gid(): bar for bar in axes.patches if bar.get_gid()}
@@ -62,7 +62,7 @@ def opened_bars(figures):
             _, part, comparison, precision = text.get_gid().split()
             bar = bars.get(text.get_gid().replace("label", "bar"))
             drawn = (bar.get_height(), to_hex(bar.get_facecolor())) if bar else (None, None)
-            row = (text.get_text(), *drawn, text.get_weight() == "bold")
+            row = (text.get_text(), *drawn)
             found.setdefault((part, int(comparison)), {})[precision] = row
     return found
 

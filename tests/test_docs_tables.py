@@ -1,5 +1,7 @@
 """The badges and the generated tables, kept in step with the documents, and the copy of an executed notebook."""
 
+import csv
+import re
 import shutil
 
 import executed
@@ -35,6 +37,13 @@ def copy(tmp_path):
 def test_nothing_is_stale(capsys):
     assert tables.main(["--check"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_each_column_of_ratios_csv_is_said_once():
+    said = re.findall(r"`(\w+)`(?:, |: )", tables.columns_list())
+    with (ROOT / "outputs/main/reference-h100/ratios.csv").open(encoding="utf-8") as opened:
+        written = next(csv.reader(opened))
+    assert sorted(said) == sorted({*written, "axis", "arm", "base"})
 
 
 def test_each_number_is_read_by_a_document_and_found_by_its_name():

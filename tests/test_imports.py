@@ -31,6 +31,7 @@ RULES = {  # module or room: all that it may import of the package
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
     | {
+        "judge.axis",
         "judge.conditions",
         "judge.ratios",
         "measure.nvml",

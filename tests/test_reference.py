@@ -29,7 +29,8 @@ def test_there_are_few_files_and_each_folder_has_a_report_and_a_readme():
         "summary.ipynb",
         "summary.html",
         "trainings.csv",
-        "picture.png",
+        "picture.svg",
+        "picture-narrow.svg",
     }
     assert [
         folder for folder in folders if not needed <= {path.name for path in folder.iterdir()}
@@ -50,7 +51,7 @@ def test_no_file_names_a_folder_of_a_machine():
     found = {
         name: re.search(FOREIGN, text.decode())
         for name, text in texts()
-        if not name.endswith(".png")
+        if not name.endswith((".png", ".svg"))
     }
     assert len(found) > 1000
     assert {name: match[0] for name, match in found.items() if match} == {}

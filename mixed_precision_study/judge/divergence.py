@@ -1,7 +1,8 @@
 """Which runs of a comparison did not train: most steps skipped, no finite metric, or no better than chance."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from statistics import median
 
 from ..store.record import is_explanation, last_metric
@@ -11,6 +12,7 @@ LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has
 CLEARLY_LEARNED = 0.5
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
+BASES = ("fp32", "tf32")  # of which one is expected to learn
 
 
 def skipped_fraction(record: dict) -> float:
@@ -40,13 +42,15 @@ def gain_over_chance(record: dict) -> float | None:
     return 1 - last / chance
 
 
-def gain_to_expect(gains: dict[str, list[float]]) -> tuple[float, str] | None:
-    """Return (gain over chance, precision) that runs are judged by, of {precision: gains}; None where none has learned.
+def gain_to_expect(
+    gains: dict[str, list[float]], bases: Iterable[str] = BASES
+) -> tuple[float, str] | None:
+    """Return (gain over chance, arm) that runs are judged by, of {arm: gains}; None where none has learned.
 
-    It is the median of fp32, else tf32, if that has learned. Else it is the best, which must have learned clearly then.
+    It is the median of the first base, if that has learned. Else it is the best, which must have learned clearly then.
     """
-    middle = {precision: median(found) for precision, found in gains.items() if found}
-    baseline = next((precision for precision in ("fp32", "tf32") if precision in middle), None)
+    middle = {arm: median(found) for arm, found in gains.items() if found}
+    baseline = next((arm for arm in bases if arm in middle), None)
     if baseline is not None and middle[baseline] >= LEARNED:
         return middle[baseline], baseline
     best = max(middle, key=middle.__getitem__, default=None)
@@ -72,8 +76,13 @@ def settled(record: dict) -> dict:
     return {**record, "metric": [*metric[:-1], metric[-2]]} if trains_on else record
 
 
-def find_diverged(records: Iterable[dict]) -> dict[str, str]:
-    """Return {run_id: reason} of the ok runs that did not train, where most steps were skipped or others learned.
+def find_diverged(
+    records: Iterable[dict],
+    arm_of: Callable[[dict], str] = itemgetter("precision"),
+    bases: Iterable[str] = BASES,
+    others: str = "another precision",
+) -> dict[str, str]:
+    """Return {run_id: reason} of the ok runs that did not train, where most steps were skipped or `others` learned.
 
     A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump does not count.
     """
@@ -85,8 +94,8 @@ def find_diverged(records: Iterable[dict]) -> dict[str, str]:
     gains: dict[str, list[float]] = {}
     for record in ok_runs:
         gain = gain_over_chance(record)
-        gains.setdefault(record["precision"], []).extend([] if gain is None else [gain])
-    expected = gain_to_expect(gains)
+        gains.setdefault(arm_of(record), []).extend([] if gain is None else [gain])
+    expected = gain_to_expect(gains, bases)
     any_metric = any(last_metric(record) is not None for record in ok_runs)
     found = {}
     for record in ok_runs:
@@ -96,11 +105,9 @@ def find_diverged(records: Iterable[dict]) -> dict[str, str]:
                 f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
             )
         elif record["metric"] and last_metric(record) is None and any_metric:
-            found[record["run_id"]] = (
-                "its last metric is not finite where another precision has one"
-            )
+            found[record["run_id"]] = f"its last metric is not finite where {others} has one"
         elif expected and gain is not None and gain < CHANCE * expected[0]:
             share = f"{gain:.0%} of the way from chance to perfect"
-            reached = f"another precision ({expected[1]}) reached {expected[0]:.0%}"
+            reached = f"{others} ({expected[1]}) reached {expected[0]:.0%}"
             found[record["run_id"]] = f"ended no better than chance ({share}) where {reached}"
     return found

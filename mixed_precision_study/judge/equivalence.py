@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from statistics import fmean
 
-from .stats import exponential, half_width
+from .stats import exponential, interval
 
 FEWEST_SEEDS = 3  # for an interval
 # with three or four, equal precisions may happen to differ or to agree
@@ -23,8 +23,11 @@ def quality_difference(
     difference from fp32 it counts as equivalent: a margin that its experiment fixes before any run. The differences of
     equal seeds are taken, as shares where the margin is one. The keys:
 
-    difference, low, high: mean and 95% interval (None below FEWEST_SEEDS); low90, high90: the 90% interval
-    metric: its name; margin: None where it has none; is_ratio: whether all of these are shares of the base's value
+    metric: name of the metric
+    difference, low, high: mean and 95% interval (None below FEWEST_SEEDS)
+    low90, high90: the 90% interval
+    margin: up to which it counts as equivalent; None where it has none
+    is_ratio: whether all of these are shares of the base's value
     seeds: how many
     outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
         excludes 0; else NOT_WORSE where the worse end of the 90% interval lies inside the margin; else UNKNOWN.
@@ -41,15 +44,11 @@ def quality_difference(
         changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
     else:
         changes = [own[seed] - base[seed] for seed in seeds]
-    found: dict = {
-        "difference": fmean(changes),
-        **dict.fromkeys(("low", "high", "low90", "high90")),
-    }
+    found: dict = dict.fromkeys(("difference", "low", "high", "low90", "high90"))
+    found["difference"] = fmean(changes)
     if len(seeds) >= FEWEST_SEEDS:
-        for names, level in ((("low", "high"), 0.95), (("low90", "high90"), 0.9)):
-            half = half_width(changes, level)
-            found[names[0]] = found["difference"] - half
-            found[names[1]] = found["difference"] + half
+        found["low"], found["high"] = interval(changes, 0.95)
+        found["low90"], found["high90"] = interval(changes, 0.9)
     if is_ratio:
         found = {
             name: None if value is None else exponential(value) - 1 for name, value in found.items()

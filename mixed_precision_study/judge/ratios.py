@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import chain
 from statistics import fmean, median
 
 import numpy as np
@@ -17,7 +18,7 @@ from .conditions import (
     host_of,
     no_outcome_in,
 )
-from .stats import exponential, half_width, p_value
+from .stats import exponential, half_width, interval, p_value
 from .trained import quality_lost, why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
@@ -28,6 +29,10 @@ BLOCKS_APART = 1.02
 SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
 # None where there are too few processes
 INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")
+FIELDS = (  # of a ratio, see paired_ratio()
+    *("ratio", *INTERVAL_FIELDS, "processes", "hosts", "lowest", "highest", "seeds", "seconds"),
+    *("median_ratio", "apart", "differences", "unlike", "one_order", "untrained", "lost"),
+)
 
 
 def block_times(record: dict) -> np.ndarray:
@@ -123,36 +128,58 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
     low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below FEWEST_PROCESSES
     p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval could have told
-    processes, seeds, hosts: how many of each; lowest, highest: the ends of the hosts' ratios
+    processes, hosts, seeds: how many of each
+    lowest, highest: the ends of the hosts' ratios
     seconds: the total time of the shortest run of either side
-    median_ratio: the same mean of the median blocks; apart: whether it parts from `ratio` by more than 2%
+    median_ratio: the same mean of the median blocks
+    apart: whether it parts from `ratio` by more than 2%
     differences: in which conditions the two sides differ, and how many pairs are left out
     unlike, one_order, untrained: why no outcome is allowed, or None; a graph's times do not drift with the order
     lost: that their quality is worse than the other side's, or None
     """
-    every, fair = pairs, fairly_timed_pairs(pairs)
-    usable = [(pair, one) for pair in fair if (one := total_ratio(*pair)) is not None]
-    if not usable:
+    fair = fairly_timed_pairs(pairs)
+    ratios = [(pair, one) for pair in fair if (one := total_ratio(*pair)) is not None]
+    if not ratios:
         return None
-    pairs = [pair for pair, _ in usable]
-    graph = all(
-        "cuda_graph" in (one["settings"].get("execution") or "") for pair in pairs for one in pair
-    )
-    logarithms = by_process(usable)
-    ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
+    usable = [pair for pair, _ in ratios]
+    graph = all(map(is_graph, chain(*usable)))
+    found = spread_of(ratios, graph)
+    blocks = geometric(float(np.median(block_ratios(*pair))) for pair in usable)
+    differing = differences_in(usable)
+    if len(fair) < len(pairs):
+        slowed = f"{len(pairs) - len(fair)} of {len(pairs)} pairs were slowed by heat or hardware"
+        differing.append(f"{slowed} and are left out")
+    return {
+        **found,
+        "seeds": len({own["settings"]["seed"] for own, _ in usable}),
+        "seconds": min(sum(one["epoch_seconds"]) for one in chain(*usable)),
+        "median_ratio": blocks,
+        "apart": max(found["ratio"] / blocks, blocks / found["ratio"]) > BLOCKS_APART,
+        "differences": differing,
+        "unlike": no_outcome_in(usable),
+        "one_order": None if graph else always_in_one_order(usable),
+        "untrained": why_not_trained(pairs),
+        "lost": quality_lost(*([pair[side] for pair in pairs] for side in (0, 1))),
+    }
+
+
+def is_graph(record: dict) -> bool:
+    """Return whether a run replays a CUDA graph, which hardly waits for its host."""
+    return "cuda_graph" in (record["settings"].get("execution") or "")
+
+
+def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
+    """Return the mean of pairs with their ratios, its interval, and the ends and numbers of processes and hosts."""
+    logarithms = by_process(ratios)
     by_host: dict[object, list] = {}
-    for pair, one in usable:
+    for pair, one in ratios:
         by_host.setdefault(host_of(pair[0]) or pair[0]["gpu_uuid"], []).append((pair, one))
     ends = [exponential(fmean(by_process(one))) for one in by_host.values()]
+    ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     if len(ends) >= FEWEST_HOSTS and not graph:
-        ratio = median(ends)
-        interval = interval_of(
-            list(map(logarithm_of, ends)) if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL else []
-        )
-    slowed = f"{len(every) - len(fair)} of {len(every)} pairs were slowed by heat or hardware and are left out"
-    median_ratio = exponential(
-        fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs)
-    )
+        ratio, interval = median(ends), dict.fromkeys(INTERVAL_FIELDS)
+        if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL:
+            interval = interval_of(list(map(logarithm_of, ends)))
     return {
         "ratio": ratio,
         **interval,
@@ -160,15 +187,6 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "hosts": len(ends),
         "lowest": min(ends),
         "highest": max(ends),
-        "seeds": len({own["settings"]["seed"] for own, _ in pairs}),
-        "seconds": min(sum(one["epoch_seconds"]) for pair in pairs for one in pair),
-        "median_ratio": median_ratio,
-        "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
-        "differences": differences_in(pairs) + [slowed] * (len(fair) < len(every)),
-        "unlike": no_outcome_in(pairs),
-        "one_order": None if graph else always_in_one_order(pairs),
-        "untrained": why_not_trained(every),
-        "lost": quality_lost(*([pair[side] for pair in every] for side in (0, 1))),
     }
 
 
@@ -185,32 +203,14 @@ def interval_of(logarithms: list[float]) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
     if len(logarithms) < FEWEST_PROCESSES:
         return dict.fromkeys(INTERVAL_FIELDS)
-    middle, half, half90 = (
-        fmean(logarithms),
-        half_width(logarithms, 0.95),
-        half_width(logarithms, 0.9),
-    )
-    ends = [exponential(middle + one) for one in (-half, half, -half90, half90)]
-    smallest = max(exponential(half), SMALLEST_CLAIMED) - 1
-    return dict(zip(INTERVAL_FIELDS, (*ends, p_value(logarithms), smallest), strict=True))
+    ends = [*interval(logarithms, 0.95), *interval(logarithms, 0.9)]
+    smallest = max(exponential(half_width(logarithms, 0.95)), SMALLEST_CLAIMED) - 1
+    found = (*map(exponential, ends), p_value(logarithms), smallest)
+    return dict(zip(INTERVAL_FIELDS, found, strict=True))
 
 
 def unpaired_ratio(ratio: float) -> dict:
     """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
-    unknown = dict.fromkeys((*INTERVAL_FIELDS, "unlike", "one_order", "untrained", "lost"))
-    counts = {
-        "processes": 0,
-        "hosts": 0,
-        "lowest": ratio,
-        "highest": ratio,
-        "seeds": 0,
-        "seconds": 0,
-    }
-    return {
-        "ratio": ratio,
-        **unknown,
-        **counts,
-        "median_ratio": ratio,
-        "apart": False,
-        "differences": [],
-    }
+    counts = dict.fromkeys(("processes", "hosts", "seeds", "seconds"), 0)
+    same = dict.fromkeys(("ratio", "lowest", "highest", "median_ratio"), ratio)
+    return dict.fromkeys(FIELDS) | counts | same | {"apart": False, "differences": []}

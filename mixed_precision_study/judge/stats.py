@@ -21,6 +21,12 @@ def half_width(values: list[float], level: float) -> float:
     return float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
 
 
+def interval(values: list[float], level: float) -> tuple[float, float]:
+    """Return Student's interval of the mean of two values or more."""
+    half = half_width(values, level)
+    return fmean(values) - half, fmean(values) + half
+
+
 def p_value(values: list[float]) -> float:
     """Return the two-sided p value of the mean of two values or more being 0."""
     middle = fmean(values)

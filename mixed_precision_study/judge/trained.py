@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from ..store.record import last_metric
+from .conditions import name_beside
 from .divergence import LEARNED, gain_over_chance, settled, skipped_fraction
 from .equivalence import WORSE, direction_of, quality_difference
 
@@ -53,7 +54,8 @@ def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
     ends = " against ".join(
         f"{median(one for one in found if one is not None):.3g}" for found in last
     )
-    return f"{own['precision']} did not train as {base['precision']} did: its {metric_name(own)} ends at {ends}"
+    names = name_beside(own, base), name_beside(base, own)
+    return f"{names[0]} did not train as {names[1]} did: its {metric_name(own)} ends at {ends}"
 
 
 def metric_name(record: dict) -> str:

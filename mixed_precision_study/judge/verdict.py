@@ -21,6 +21,7 @@ CANNOT_BE_TOLD = "inconclusive"
 OUTCOMES = (FASTER, SLOWER, LITTLE_FASTER, LITTLE_SLOWER, SAME, CANNOT_BE_TOLD)
 DIFFERENT = (FASTER, SLOWER, LITTLE_FASTER, LITTLE_SLOWER)
 
+ON_CPU = "not judged: CPU"
 NOT_PAIRED = "not paired: other GPU, seed or repetition"
 NOT_TRAINED = "did not train"
 OTHER_CONDITIONS = "other conditions"

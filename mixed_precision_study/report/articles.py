@@ -9,12 +9,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
+from ..judge.arms import peak_gib
 from ..judge.verdict import FEW_HOSTS
 from ..store.record import last_metric
 from .charts import PANEL, PAPER, SOFT, chart_style
 from .names import COLOURS, short_name
 from .section import File, Section
-from .tables import Tables, csv_of, peak_gib
+from .tables import Tables, csv_of
 from .words import count, listed, plain, span
 
 ABOUT = """A run counts if model, data, batch and settings are those of the article, and for times only if it is eager,
@@ -42,7 +43,7 @@ def read_articles() -> pd.DataFrame:
 
 def section(tables: Tables) -> Section:
     """Return a chart of speed-ups and a table, where the study repeats articles."""
-    section = Section(about=ABOUT)
+    section = Section("Articles", about=ABOUT)
     if not tables.show.get("articles"):
         return section
     articles = read_articles()
@@ -50,38 +51,14 @@ def section(tables: Tables) -> Section:
     articles["ours"] = [
         counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()
     ]
+    articles["theirs"] = [theirs_of(row) for row in articles.itertuples()]
     matched = articles[articles.ours.map(bool)]
     if matched.empty:
         return section
     section.parts.append(File("articles.csv", csv_of(claims(articles))))
-    section.title = "Beside the articles"
-    times = matched[
-        (matched.quantity == "time") & (matched.baseline == "fp32") & matched.model.notna()
-    ]
-    if len(times):
-        times = times.assign(
-            theirs=times.value_baseline / times.value,
-            own=[found[0]["ratio"] for found in times.ours],
-        )
-        times["name"] = [found[0]["name"] for found in times.ours]
-        times["held"] = [
-            held(theirs, found[0]) for theirs, found in zip(times.theirs, times.ours, strict=True)
-        ]
-        same = count(len(times), "published speed-up")
-        section.title = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
-        section.chart(draw(times), "articles", f"{section.title}.")
-        for (article, year), rows in times.groupby(["article", "year"], sort=False):
-            theirs, own = span(rows.theirs, TWO), span(rows.own, TWO)
-            processes = span([found[0]["processes"] for found in rows.ours])
-            found = f"*{plain(article)}* ({year}) found fp16 {theirs} times as fast as fp32"
-            parts = [
-                f"{how} for {listed(list(dict.fromkeys(some.name + ' on ' + some.card)), 'and')}"
-                for how, some in rows.groupby("held", sort=False)
-            ]
-            direction = ", but ".join(parts) if len(parts) > 1 else rows.held.iloc[0]
-            section.say(
-                f"- {found}, and here it is {own} (n = {processes}). Its direction {direction}."
-            )
+    times = matched[matched.quantity.eq("time") & matched.baseline.eq("fp32")]
+    if len(times := times.dropna(subset="model")):
+        add_times(section, times.assign(first=times.ours.str[0]))
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
     section.say(
@@ -94,6 +71,30 @@ def section(tables: Tables) -> Section:
     return section
 
 
+def add_times(section: Section, times: pd.DataFrame) -> None:
+    """Add the chart of the speed-ups over fp32, and a sentence for each article. The title is how many hold."""
+    times = times.assign(
+        own=times["first"].str["ratio"],
+        name=times["first"].str["name"],
+        held=[held(one.theirs, one.first) for one in times.itertuples()],
+    )
+    same = count(len(times), "published speed-up")
+    section.finding = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
+    section.chart(draw(times), "articles", f"{section.finding}.")
+    for (article, year), rows in times.groupby(["article", "year"], sort=False):
+        theirs, own = span(rows.theirs, TWO), span(rows.own, TWO)
+        found = f"*{plain(article)}* ({year}) found fp16 {theirs} times as fast as fp32"
+        parts = [
+            f"{how} for {listed(list(dict.fromkeys(some.name + ' on ' + some.card)), 'and')}"
+            for how, some in rows.groupby("held", sort=False)
+        ]
+        direction = ", but ".join(parts) if len(parts) > 1 else rows.held.iloc[0]
+        processes = span(rows["first"].str["processes"])
+        section.say(
+            f"- {found}, and here it is {own} (n = {processes}). Its direction {direction}."
+        )
+
+
 def held(theirs: float, ours: dict) -> str:
     """Return whether the direction of an article's ratio holds here, as the middle of a sentence."""
     if ours["low"] and ours["low"] <= 1 <= ours["high"]:
@@ -104,26 +105,32 @@ def held(theirs: float, ours: dict) -> str:
     return HOLDS if up == down else "does not hold"
 
 
+def change_of(quantity: str, value: Any, base: Any) -> Any:
+    """Return what a value says beside that of its baseline: a time is told as times as fast, an accuracy or a loss as
+    the difference, all else as the ratio. A value without a baseline stands as it is."""
+    if pd.isna(base):
+        return value
+    if re.search("accuracy|loss", quantity):
+        return value - base
+    return base / value if quantity == "time" else value / base
+
+
+def gib_in(row: Any) -> int:
+    return 1024 if row.unit == "MiB" else 1
+
+
+def theirs_of(row: Any) -> float:
+    return change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
+
+
 def claims(articles: pd.DataFrame) -> pd.DataFrame:
     """Return articles.csv: a row for each published figure with ours, its interval or the range of its hosts, and n.
 
-    A time is given as times as fast as the baseline, memory and the largest batch as the ratio to the baseline's, and
-    an accuracy or a loss as the difference from it. A figure without a baseline stands as it is, memory in GiB.
+    Both are told as change_of() tells them, and memory without a baseline in GiB.
     """
     rows = []
     for row in articles.itertuples():
         ours = row.ours[0] if row.ours else {}
-        gib = 1024 if row.unit == "MiB" else 1
-        value, base = row.value / gib, row.value_baseline / gib
-        if pd.isna(base):
-            theirs, own = value, ours.get("value")
-        elif re.search("accuracy|loss", row.quantity):
-            theirs, own = value - base, ours["value"] - ours["base"] if ours else None
-        else:
-            theirs, own = (
-                base / value if row.quantity == "time" else value / base,
-                ours.get("ratio"),
-            )
         batch = f"batch {row.batch:g}" if row.batch > 0 else None
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
         line = {
@@ -131,8 +138,8 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
             "year": row.year,
             "card": row.card,
             "claim": ", ".join(part for part in parts if not pd.isna(part)),
-            "theirs": theirs,
-            "ours": own,
+            "theirs": row.theirs,
+            "ours": ours.get("change"),
             **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
             "n": ours.get("processes") or ours.get("runs"),
             "testable": pd.isna(row.untestable),
@@ -146,95 +153,87 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     """Return what was found here for a published figure, once for each model; empty where nothing is comparable.
 
     Of several comparisons the one with the article's precision counts, then that whose time has an interval, then that
-    with whole epochs, with the most processes, of the most similar length. `value` and `base` are read from runs, and a
-    time has the keys of a ratio.
+    with whole epochs, with the most processes, of the most similar length.
     """
-    time = row.quantity == "time"
-    if time and pd.isna(row.baseline):
-        return []  # the seconds of another card alone say nothing
     best: dict[str, tuple] = {}
     for number in fitting(tables, row, row.settings):
         comparison = tables.comparisons.loc[number]
-        bases = (
-            [number]
-            if pd.isna(row.settings_baseline)
-            else fitting(tables, row, row.settings_baseline)
-        )
-        bases = [base for base in bases if tables.comparisons.device[base] == comparison.device]
         whole = not comparison.settings.get("max_steps")
-        gap = abs(
-            (comparison.settings.get("epochs") or 0) - (0 if pd.isna(row.epochs) else row.epochs)
-        )
+        gap = abs((comparison.settings.get("epochs") or 0) - (row.epochs if row.epochs > 0 else 0))
+        length = -gap if "accuracy" in row.quantity else 0
+        base = base_runs(tables, row, number)
         for precision in filter(None, (row.precision, STAND_IN.get(row.precision))):
             own = tables.runs(number, precision)
-            base = (
-                []
-                if pd.isna(row.baseline)
-                else tables.runs(bases[0], row.baseline)
-                if bases
-                else []
-            )
-            if not own or not (base or pd.isna(row.baseline)):
+            found = beside(tables, row, own, base)
+            if not found:
                 continue
-            found: dict[str, Any] = comparison[["name", "device"]].to_dict() | {
-                "precision": precision,
-                "runs": len(own),
-            }
-            if time:
-                found |= tables.between(own, base) or {}
-                if "ratio" not in found or found["untrained"]:
-                    continue
-                if found["outcome"] == FEW_HOSTS:
-                    found |= {"low": found["lowest"], "high": found["highest"]}
-            else:
-                sides = [
-                    pd.Series([figure_of(run, row.quantity) for run in runs]).median()
-                    for runs in (own, base)
-                ]
-                if pd.isna(sides[0]) or (base and pd.isna(sides[1])):
-                    continue
-                found |= {
-                    "value": sides[0],
-                    "base": sides[1],
-                    "ratio": sides[0] / sides[1] if base else None,
-                }
-            length = -gap if "accuracy" in row.quantity else 0
-            processes = found.get("processes", len(own))
-            rank = (
-                precision == row.precision,
-                bool(found.get("low")),
-                whole,
-                length,
-                processes,
-                -gap,
-            )
+            found |= {"name": comparison["name"], "device": comparison.device}
+            found |= {"precision": precision, "runs": len(own)}
+            interval, n = bool(found.get("low")), found.get("processes", len(own))
+            rank = (precision == row.precision, interval, whole, length, n, -gap)
             if comparison.model not in best or rank > best[comparison.model][0]:
                 best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]
 
 
+def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
+    """Return the runs here of a published figure's baseline, on the card of a comparison; none where it has none."""
+    if pd.isna(row.baseline):
+        return []
+    numbers = [number]
+    if not pd.isna(row.settings_baseline):
+        device = tables.comparisons.device
+        numbers = [
+            one
+            for one in fitting(tables, row, row.settings_baseline)
+            if device[one] == device[number]
+        ]
+    return tables.runs(numbers[0], row.baseline) if numbers else []
+
+
+def beside(tables: Tables, row: Any, own: list[dict], base: list[dict]) -> dict[str, Any]:
+    """Return what compared() says of a published time, else `value` and `base`; and their `change`. Or nothing.
+
+    The seconds of another card say nothing without a baseline.
+    """
+    if row.quantity == "time":
+        found = tables.between(own, base)
+        if not found or found["untrained"]:
+            return {}
+        hosts = {"low": found["lowest"], "high": found["highest"]}
+        return found | {"change": found["ratio"]} | (hosts if found["outcome"] == FEW_HOSTS else {})
+    value, other = (
+        pd.Series([figure_of(run, row.quantity) for run in runs], dtype=float).median()
+        for runs in (own, base)
+    )
+    if pd.isna(value) or pd.isna(other) != pd.isna(row.baseline):
+        return {}
+    return {"value": value, "base": other, "change": change_of(row.quantity, value, other)}
+
+
 def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
     """Return the numbers of the comparisons with the model, data, batch and settings of a published figure."""
-    wanted = {"memory_limit_gib": "0"} if row.quantity != "out of memory" else {}
+    wanted = {"device_type": "cuda"}
+    if row.quantity != "out of memory":
+        wanted["memory_limit_gib"] = "0"
     wanted |= {} if pd.isna(settings) else dict(one.split("=") for one in settings.split())
-    numbers = []
-    for number, ours in tables.comparisons.iterrows():
-        known = {
-            name: f"{one:g}" if isinstance(one, int | float) else str(one)
-            for name, one in ours.settings.items()
-        }
-        batch = "max" if row.quantity == "largest batch" else row.batch
-        fits = (
-            ours.notebook == row.experiment
-            and ours["data"] == row.data
-            and known.get("device_type") == "cuda"
-        )
-        fits &= pd.isna(row.model) or ours.model == row.model
-        fits &= (ours.batch != "max") if pd.isna(batch) else ours.batch == batch
-        fits &= ours.execution == "eager" or row.quantity.endswith("accuracy")
-        if fits and all(known.get(name, "0") == value for name, value in wanted.items()):
-            numbers.append(number)
-    return numbers
+    batch = "max" if row.quantity == "largest batch" else row.batch
+    ours = tables.comparisons
+    fits = ours.notebook.eq(row.experiment) & ours["data"].eq(row.data)
+    fits &= ours.batch.ne("max") if pd.isna(batch) else ours.batch.eq(batch)
+    if not pd.isna(row.model):
+        fits &= ours.model.eq(row.model)
+    if not row.quantity.endswith("accuracy"):
+        fits &= ours.execution.eq("eager")
+    return [
+        number
+        for number, known in ours.settings[fits].items()
+        if all(as_text(known.get(name, 0)) == value for name, value in wanted.items())
+    ]
+
+
+def as_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def figure_of(run: dict, quantity: str) -> float | None:
@@ -361,43 +360,40 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
 
 
 def theirs_text(row: Any) -> str:
-    gib = 1024 if row.unit == "MiB" else 1
     if row.quantity == "out of memory":
-        return f"out of memory ({row.value / gib:.0f} GiB usable)"
+        return f"out of memory ({row.value / gib_in(row):.0f} GiB usable)"
     if pd.isna(row.value):
         return str(row.note).partition("; ")[2]
-    ratio = row.value / row.value_baseline
-    return text_of(
-        row.quantity,
-        row.value / gib,
-        row.value_baseline / gib,
-        1 / ratio if row.quantity == "time" else ratio,
-    )
+    value, base = row.value / gib_in(row), row.value_baseline / gib_in(row)
+    return text_of(row.quantity, {"value": value, "base": base, "change": row.theirs})
 
 
 def ours_text(quantity: str, ours: list[dict]) -> str:
-    """Return a figure of ours; that of several models as the range of their ratios."""
+    """Return a figure of ours; that of several models as the range of their changes."""
     found = ours[0]
     if len(ours) > 1:
-        ratios = [one["ratio"] for one in ours]
-        return f"{'' if quantity == 'time' else quantity} {min(ratios):.2f} to {max(ratios):.2f}×".strip()
-    text = text_of(quantity, found.get("value"), found.get("base"), found["ratio"])
+        ends = span([one["change"] for one in ours], TWO)
+        return f"{'' if quantity == 'time' else quantity} {ends}×".strip()
+    text = text_of(quantity, found)
     if not found.get("low"):
         return text
     ends = f"{found['low']:.2f} to {found['high']:.2f}"
     return f"{text} [{ends}]" if found["outcome"] == FEW_HOSTS else f"{text} ({ends})"
 
 
-def text_of(quantity: str, value: Any, base: Any, ratio: Any) -> str:
+def text_of(quantity: str, found: dict) -> str:
+    """Return a figure as text, with its change where it has a baseline."""
+    change, value, base = found["change"], found.get("value"), found.get("base")
     if quantity == "time":
-        return f"{ratio:.2f}×"
+        return f"{change:.2f}×"
     if quantity == "largest batch":
-        return f"{quantity} {ratio:.2f}×"
+        return f"{quantity} {change:.2f}×"
     if "memory" in quantity:
         name = "card memory" if quantity == "card memory" else "memory"
-        change = "" if pd.isna(base) else f"{ratio - 1:+.0%}".replace("-", "−")
-        return f"{name} {'the same' if change in ('+0%', '−0%') else change or f'{value:.1f} GiB'}"
+        if pd.isna(base):
+            return f"{name} {value:.1f} GiB"
+        percent = f"{change - 1:+.0%}".replace("-", "−")
+        return f"{name} {'the same' if percent[1:] == '0%' else percent}"
     form = ".1%" if "accuracy" in quantity else ".3f"
-    return f"{quantity.removeprefix('train ')}: {value:{form}}" + (
-        "" if pd.isna(base) else f" against {base:{form}}"
-    )
+    against = "" if pd.isna(base) else f" against {base:{form}}"
+    return f"{quantity.removeprefix('train ')}: {value:{form}}{against}"

@@ -1,38 +1,36 @@
-"""The first screen: the finding as title, a card for each model, and the opening figure of time and memory.
+"""The first screen: the finding as title, a card for each model, its ratios as dots, and what to run next.
 
-Rules. A card shows the fastest 16-bit format of its model that loses no quality beyond the margin, in the way of
-execution in which it is fastest. It was chosen after measuring, so the figure shows every format. Where TF32 is faster
-than that, the card says by how much. On a CPU nothing is judged.
+Rules. A card shows both 16-bit formats of AMP, because choosing one after measuring would favour it. It shows them in
+the way of execution in which the faster one of those that lose no quality is fastest. On a CPU nothing is judged, so
+the screen lists what worked.
 """
+
+from typing import Any
 
 import pandas as pd
 
 from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
-from .charts import opening, opening_note
-from .names import bare, in_way, precision_name
-from .section import Cards, Heading, Section, Sentence
+from .dots import dots, dots_note, ratio_rows
+from .names import AMP, bare, in_way
+from .section import Cards, Heading, Section
 from .tables import Tables, bars_of
 from .words import count, listed, plain, short, span, times
 
-BASELINES = ("fp32", "tf32")
-FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
-# comparisons of the opening figure; further ones stand in the table of all numbers
-MOST_BLOCKS = 60
 MOST_MODELS = 6  # with more models the study's own figure opens the report
-ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
-NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
+LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
+NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
 
 def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
     """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
-    usable = bars[(bars.status == "ok") & ~bars.precision.isin(BASELINES) & bars.ratio.notna()]
+    usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
     if len(tables.quality) and len(usable):
         lost = tables.quality[~tables.quality.usable.astype(bool)]
-        lost = set(zip(lost.comparison, lost.precision, strict=True))
-        keys = zip(usable.comparison, usable.precision, strict=True)
+        lost = set(zip(lost.comparison, lost.arm, strict=True))
+        keys = zip(usable.comparison, usable.arm, strict=True)
         usable = usable[[key not in lost for key in keys]]
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
@@ -42,9 +40,9 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     if tables.on_cpu:
         return CPU, ""
     best = best_of(tables, bars)
-    amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
+    amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
     if best.empty or amp.empty:
-        return NO_COMPARISON, ""
+        return nothing_compared(tables), ""
     ways = [
         way
         for way in dict.fromkeys(bars.way)
@@ -53,124 +51,115 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     # TF32 where it was run
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
-    spans = (
-        shown.sort_values("precision", ascending=False)
-        .groupby("precision", sort=False)
-        .ratio.agg(span, "{:.1f}")
-    )
-    (first, ratios), *others = spans.items()
-    text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
-    text += "".join(f", and {precision_name(name)} {ratios} times" for name, ratios in others)
+    arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
+    ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
+    base = tables.called(shown.baseline.iloc[0])
+    text = f"{tables.called(arms[0])} trains {ratios[0]} times as fast as {base}"
+    for arm, ratio in zip(arms[1:], ratios[1:], strict=True):
+        text += f", and {tables.called(arm)} {ratio} times"
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
         text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
-    begin = in_way(way)
-    return f"{begin[0].upper()}{begin[1:]}, {text}", way
+    text = ", ".join(filter(None, (in_way(way), text)))
+    return text[0].upper() + text[1:], way
 
 
-def memory_of(bars: pd.DataFrame) -> str:
-    """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
-    found = bars[
-        bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())
-    ]
-    clauses = []
-    for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
-        more = saved.mean() < 0
-        how = f"{span(sorted(-saved if more else saved), '{:.0f}')}% {'more' if more else 'less'}"
-        clauses.append(
-            f"{'as much' if saved.abs().max() < 100 * ALIKE_WITHIN else how} for {bare(model)}"
-        )
-    if not 0 < len(clauses) <= MOST_MODELS:
-        return ""
-    clauses[0] = clauses[0].replace(" for", " memory for", 1)
-    return f"Compared with {precision_name(found.baseline.iloc[0])}, AMP needs {listed(clauses, 'and')}."
+def nothing_compared(tables: Tables) -> str:
+    bases = listed([tables.called(base) for base in tables.axis.bases])
+    return NO_COMPARISON.format(" and ".join(tables.axis.settings), bases)
 
 
 def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
-    """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode.
+    """Return what stands below the title: made-up data first, then the baseline and strict fp32.
 
     Below another title than the finding, and where nothing is compared, stands what the study is about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
+    if tables.on_cpu:
+        return said[0]
     if title != found or "times as fast" not in title:
         return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
         said.append(
             "By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline."
         )
-        if "graph" in way:
-            said.append(
-                "It is captured, too, so what the graph gains by itself is not in these numbers."
-            )
-        over = tables.ratios[
-            (tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)
-        ]
+        over = tables.ratios[(tables.ratios.base == "fp32") & tables.ratios.arm.isin(AMP)]
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
             said.append(
                 f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast."
             )
-    said.append(memory_of(bars[bars.way == way]))
-    eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
-    if len(eager) and "graph" in way:
-        ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
-        said.append(
-            f"In eager mode AMP is {ratios} times as fast as {base}, which depends on the host machine."
-        )
     return " ".join(filter(None, said))
 
 
-def quality_line(tables: Tables, number: int, precision: str) -> str:
-    """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
-    found = tables.quality[
-        (tables.quality.comparison == number) & (tables.quality.precision == precision)
-    ]
+def quality_line(tables: Tables, number: int, arm: str) -> str:
+    """Return in a clause whether an arm keeps the quality of its base, or why that is not known."""
+    found = tables.quality[(tables.quality.comparison == number) & (tables.quality.arm == arm)]
     if found.empty:
-        return "Quality not compared with fp32"
+        return f"quality not compared with {tables.called(tables.axis.bases[0])}"
     one = found.iloc[0]
-    name = one.metric.replace("_", " ").capitalize()
+    name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
         return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
     within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
     return f"{name}: {within}, {one.seeds} seeds"
 
 
-def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a card for each model: name, task, number, what it is compared with, how, cost and quality."""
+def each(clauses: dict[str, str]) -> str:
+    """Return {name: clause} as one line, in which clauses that are alike are said once."""
+    alike: dict[str, list[str]] = {}
+    for name, clause in clauses.items():
+        alike.setdefault(clause, []).append(name)
+    return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
+
+
+def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
+    """Return a card for each model: name, task, the numbers of both formats, how, cost and quality."""
     cards = []
+    first = tables.axis.bases[0]
+    ratios = tables.ratios.set_index(["comparison", "arm", "base"]).ratio
     for best in best_of(tables, bars).itertuples():
-        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[
-            0
+        block = bars[bars.comparison == best.comparison]
+        shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
+        if shown.empty:
+            shown = block[block.arm == best.arm]
+        base, names = tables.called(best.baseline), list(shown.short)
+        strict = [ratios.get((best.comparison, arm, first)) for arm in shown.arm]
+        against = f"as fast as {base}"
+        if best.baseline != first and None not in strict:
+            against += f", {' and '.join(map(times, strict))} as fast as {tables.called(first)}"
+        how = in_way(best.way) or "in the same way"
+        if shown.processes.min() < FEWEST_PROCESSES:
+            how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
+        seconds = [f"{name} {short(one)}" for name, one in zip(names, shown.seconds, strict=True)]
+        lines = [
+            f"{how[0].upper()}{how[1:]}",
+            f"{base} {short(block.seconds[block.arm == best.baseline].iloc[0])}"
+            f" → {', '.join(seconds)} s/epoch",
         ]
-        against = f"as fast as {precision_name(best.baseline)}"
-        strict = tables.ratios[
-            (tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")
-        ]
-        strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
-        if len(strict):
-            against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        cost = (
-            f"{precision_name(best.baseline)} {short(base.seconds)} → {short(best.seconds)} s/epoch"
-        )
-        if pd.notna(best.saved):
-            change = round(100 * best.saved)
-            cost += (
-                f" · {abs(change)}% {'less' if change > 0 else 'more'} memory"
-                if change
-                else " · the same memory"
-            )
-        how = f"{precision_name(best.precision)}, all {in_way(best.way)}"
-        if best.ratio < 1 - ALIKE_WITHIN:
-            how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
-        elif best.processes < FEWEST_PROCESSES:
-            how += f" ({count(int(best.processes), 'run')}, so no interval)"
-        number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(
-            best.ratio
-        )
-        lines = [how, cost, quality_line(tables, best.comparison, best.precision)]
+        if shown.saved.notna().all():
+            saved = zip(names, map(memory_words, shown.saved), strict=True)
+            lines.append(each(dict(saved)))
+        quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
+        lines.append(each(dict(zip(names, quality, strict=True))))
+        numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
         cards.append(
-            dict(name=best.model, task=best.task, number=number, against=against, lines=lines)
+            dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
         )
     return cards
+
+
+def number_of(bar: Any) -> str:
+    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
+    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
+    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+
+
+def memory_words(saved: float) -> str:
+    """Return a share of memory that is saved in words, such as "31% less memory"."""
+    change = round(100 * saved)
+    if not change:
+        return "the same memory"
+    return f"{abs(change)}% {'less' if change > 0 else 'more'} memory"
 
 
 def facts(tables: Tables) -> str:
@@ -204,44 +193,77 @@ def facts(tables: Tables) -> str:
     return " · ".join(filter(None, parts))
 
 
-def opening_bars(bars: pd.DataFrame, way: str) -> pd.DataFrame:
-    """Return the bars of the opening figure: of a model's three or more ways, eager mode and that of the title."""
-    fastest = bars.sort_values("seconds").drop_duplicates(["model", "task", "way"]).comparison
-    groups = bars.groupby(["model", "task"])
-    several = groups.comparison.transform("nunique") > 2
-    both = groups.way.transform(lambda ways: {"eager", way} <= set(ways))
-    return bars[~(several & both) | bars.comparison.isin(fastest) & bars.way.isin(["eager", way])]
+def worked(tables: Tables) -> list[dict]:
+    """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which failed."""
+    rows = []
+    for number, comparison in tables.comparisons.iterrows():
+        ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
+        for arm in tables.arms:
+            for run in tables.runs(number, arm, ok=False)[:1]:
+                end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
+                ends[end].append(tables.short(arm))
+        run_as = ", ".join(filter(None, (comparison.way, comparison.more)))
+        rows.append(
+            {"model": comparison["name"], "task": comparison.task, "run": run_as}
+            | {end: ", ".join(names) or "-" for end, names in ends.items()}
+        )
+    return rows
 
 
-def section(tables: Tables, subject: Section | None = None) -> Section:
-    """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
+def next_command(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return what to run next where a model was trained in eager mode alone and AMP gained little, else ""."""
+    groups = bars.groupby("model").way
+    only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
+    amp = only_eager[only_eager.arm.isin(AMP) & only_eager.ratio.notna()]
+    best = amp.groupby("model", sort=False).ratio.max()
+    slow = best.index[best < LITTLE_GAIN]
+    if slow.empty:
+        return ""
+    models = listed([*slow.map(bare)], "and")
+    return (
+        f"AMP gained little for {models}, because in eager mode the GPU waits for the CPU. As a CUDA graph it does not"
+        f" wait, so measure that next: `python run_all.py {tables.name or 'quick'} -p execution cuda_graph"
+        " -p channels_last true`."
+    )
+
+
+def cpu_screen(screen: Section, tables: Tables) -> None:
+    """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
+    screen.table(worked(tables), common=("task", "run"))
+    screen.say(
+        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a machine with an NVIDIA"
+        " GPU, or in a notebook of Colab or Kaggle with one, run `python run_all.py`."
+    )
+
+
+def section(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
+    """Return the first screen. Where a study has a `subject`, its question, finding and figure open the report."""
     bars = bars_of(tables)
-    found, way = finding(tables, bars) if len(bars) else (NO_COMPARISON, "")
-    opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
-    title = opened.title if opened else found
+    found, way = finding(tables, bars) if len(bars) else (nothing_compared(tables), "")
+    opened = subject if subject and subject.parts and not tables.on_cpu else None
+    title = question if opened else found
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
     if text := said_below(tables, bars, title, found, way):
         screen.say(plain(text))
     if opened:
-        screen.parts += [
-            opened.parts[0],
-            *([Sentence(opened.about)] if opened.about else []),
-            *opened.parts[1:],
-        ]
+        opened.title = ""
+        screen.parts += opened
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
+    elif tables.on_cpu:
+        cpu_screen(screen, tables)
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        shown = opening_bars(bars, way)
-        shown = shown[shown.comparison.isin(shown.comparison.unique()[:MOST_BLOCKS])]
-        figures = opening(shown)
-        if not tables.on_cpu and (cards := cards_of(tables, bars)):
-            screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
-        screen.chart(
-            figures,
-            "time_and_memory",
-            f"{found}. Bars of the seconds of an epoch and of peak memory.",
-        )
-        elsewhere = "Other comparisons stand further down." if len(shown) < len(bars) else ""
-        screen.say(f"{opening_note(shown)} {elsewhere}".strip())
+        if cards := cards_of(tables, bars):
+            screen.parts.append(Cards(cards))
+        if command := next_command(tables, bars):
+            screen.say(command)
+        rows = ratio_rows(bars)
+        if len(rows):
+            screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
+            bases = listed(list(rows.base_short.unique()))
+            screen.say(
+                f"A dot says how many times as fast training is as in {bases} in the same row, whose"
+                f" seconds of an epoch stand at the right. {dots_note(rows)}"
+            )
     return screen

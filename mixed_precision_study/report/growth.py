@@ -5,7 +5,6 @@ import re
 import statistics
 from collections.abc import Iterable
 from itertools import product
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -17,9 +16,9 @@ from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from .charts import PANEL, SOFT, STATUS
-from .names import COLOURS, ORDER, precision_name, short_name
+from .names import AMP, COLOURS, precision_name
 from .section import Section
-from .tables import Tables, alike, bars_of, energy_share
+from .tables import Tables, alike, bars_of
 from .words import span
 
 ABOUT = """The table compares each precision with the next simpler one, because only that shows what the precision
@@ -30,17 +29,13 @@ Ratios are per sample, because the batches differ. A larger batch is another tra
 LOSS_BAR = 0.02  # nats that the last training loss may be above the simpler precision's
 # settings of a training that may change with the width of its model
 LENGTHS = ("epochs", "lr", "max_steps")
-SIMPLER = {  # the precision that one is compared with; where that was not run, the one before it
-    "tf32": "fp32", "amp_fp16": "tf32", "amp_bf16": "tf32", "o2_fp16": "amp_fp16", "o3_fp16": "amp_fp16",
-    "bf16_true": "amp_bf16", "fp8": "amp_bf16",
-}  # fmt: skip
 # the width that such a ViT has
 VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 # {axis: a size in a sentence}
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
 APART = 1.4  # factor between two sizes of which both are written below a chart
 # NaN where unknown
-TOLD = ("ratio", "low", "high", "outcome", "above", "loss_outcome", "loss_comparison")
+TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "loss_comparison")
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
@@ -62,7 +57,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     over, more = tables.show.get("over") or [], tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
     most = {
-        "modes": ("precision", "nunique"),
+        "modes": ("arm", "nunique"),
         "energies": ("joules", "count"),
         "runs": ("seed", "size"),
     }
@@ -79,7 +74,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
         for (axis, _), kind in rows.groupby(["axis", "kind"], sort=False):
             for _, family in alike(kind, setting, *more, *(LENGTHS if axis == "width" else ())):
                 runs = timed[timed.comparison.isin(family.index)]
-                if family["size"].nunique() < 3 or runs.precision.nunique() < 2:
+                if family["size"].nunique() < 3 or runs.arm.nunique() < 2:
                     continue
                 family = family.join(runs.groupby("comparison").agg(**most))
                 family = family.sort_values(
@@ -123,32 +118,28 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each size, precision and simpler precision (`base`), of whose memory and energy it has shares.
+    """Return a row for each size, arm and simpler arm (`base`), of whose memory and energy it has shares.
 
     The loss is from `loss_comparison`, whose runs have learned and differ least; all else is from `comparison`.
     """
     ok = tables.trainings[tables.trainings.timed & tables.trainings.comparison.isin(family.index)]
-    gib = ok.groupby(["comparison", "precision"]).gib.median()
-    shown = [name for name in ORDER if name in set(ok.precision)]
+    shown = [arm for arm in tables.arms if arm in set(ok.arm)]
+    sides = [(arm, base) for arm in shown for base in tables.axis.simpler_arms(arm, shown)]
+    named = family.iloc[0][["family", "axis"]].to_dict()
     rows = []
-    for (number, size), name in product(family.drop_duplicates("size")["size"].items(), shown):
-        base = SIMPLER.get(name)
-        while base and base not in shown:
-            base = SIMPLER.get(base)
-        if not base:
-            continue
-        row: dict[str, Any] = dict.fromkeys(TOLD) | family.iloc[0][["family", "axis"]].to_dict()
-        row |= {"size": size, "precision": name, "base": base, "comparison": number}
-        every = tables.runs(number, name, ok=False)
-        absent = {
-            "outcome": STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
-        }
-        runs = tables.runs(number, name), tables.runs(number, base)
-        row |= tables.between(*runs) or absent
-        row["memory"] = gib.get((number, name), math.nan) / gib.get((number, base), math.nan)
-        row["energy"] = energy_share(*runs)
-        same = family.index[family["size"] == size]
-        judged = [(one, judge_loss(tables.runs(one, name), tables.runs(one, base))) for one in same]
+    for (number, size), (arm, base) in product(
+        family.drop_duplicates("size")["size"].items(), sides
+    ):
+        every = tables.runs(number, arm, ok=False)
+        status = STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
+        found = tables.between(tables.runs(number, arm), tables.runs(number, base))
+        row = dict.fromkeys(TOLD) | named | (found or {"outcome": status})
+        row |= {"size": size, "precision": arm, "base": base, "comparison": number}
+        row["memory"] = 1 - row["saved"] if row.get("saved") is not None else math.nan
+        judged = [
+            (one, judge_loss(tables.runs(one, arm), tables.runs(one, base)))
+            for one in family.index[family["size"] == size]
+        ]
         losses = [found | {"loss_comparison": one} for one, found in judged if found]
         rows.append(row | max(losses, key=lambda one: one["certain"], default={}))
     return pd.DataFrame(rows)
@@ -241,7 +232,7 @@ def ratio_texts(rows: pd.DataFrame) -> list[str]:
 
 def section(tables: Tables) -> Section:
     """Return the charts and the table over what the study lets grow, the largest batches, and the loss scales."""
-    section = Section(link="Growth")
+    section = Section("Growth")
     if families := families_of(tables):
         add_growth(section, tables, families)
     if len(tables.comparisons) and (tables.comparisons.batch == "max").any():
@@ -256,19 +247,18 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     pairs = pd.concat([pairs_of(tables, family) for family in families], ignore_index=True)
     told = pairs.dropna(subset="ratio")
     own = next(
-        (name for name in ("fp8", "amp_fp16", "amp_bf16", "tf32") if name in set(told.precision)),
+        (name for name in ("fp8", *AMP, "tf32") if name in set(told.precision)),
         None,
     )
     headline = told[told.precision == own]
     if len(headline) and not tables.on_cpu:
-        section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
+        section.finding = finding_of(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
     figures = []
     for lines in drawn:
-        looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
-        label = f"times as fast as {short_name(lines.baseline.iloc[0])}"
-        figures.append(draw_lines(lines, "precision", looks, lines.family.iloc[0], label))
+        label = f"times as fast as {lines.base_short.iloc[0]}"
+        figures.append(draw_lines(lines, "arm", tables.arms, lines.family.iloc[0], label))
     if len(fp8):
         colours = zip(
             fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False
@@ -277,7 +267,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         figures.append(
             draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
         )
-    section.chart(figures, "growth", section.title or "Speed-up over what grows")
+    section.chart(figures, "growth", section.finding or "Speed-up over what grows")
     dashes = "A line is dashed where a point has no interval, because it rests on too few processes or hosts."
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
@@ -306,7 +296,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
 def largest_of(tables: Tables) -> pd.DataFrame:
     """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest that was `too_large`."""
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
-    runs = [tables.runs(one.comparison, one.precision) for one in rows.itertuples()]
+    runs = [tables.runs(one.comparison, one.arm) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
     failed = [
         [probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"]
@@ -316,7 +306,7 @@ def largest_of(tables: Tables) -> pd.DataFrame:
     rows["too_large"] = [
         min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above
     ]
-    sizes = rows.set_index(["comparison", "precision"]).batch
+    sizes = rows.set_index(["comparison", "arm"]).batch
     return rows.assign(
         base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)]
     )
@@ -325,9 +315,9 @@ def largest_of(tables: Tables) -> pd.DataFrame:
 def add_largest(section: Section, tables: Tables) -> None:
     """Add the table of the largest batches: how far each precision comes, and what that gains per sample."""
     rows = largest_of(tables)
-    gain = (rows.batch / rows.base_batch)[rows.precision.isin(("amp_fp16", "amp_bf16"))].dropna()
-    if len(gain) and not section.title:
-        section.title = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
+    gain = (rows.batch / rows.base_batch)[rows.arm.isin(AMP)].dropna()
+    if len(gain) and not section.finding:
+        section.finding = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
     section.say(ABOUT_LARGEST)
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
@@ -336,7 +326,7 @@ def add_largest(section: Section, tables: Tables) -> None:
         "out of memory at": texts(rows.too_large, "{:,.0f}"),
         "samples/s": texts(rows.samples_per_second, "{:,.0f}"),
         "times as fast": ratio_texts(rows),
-        "as": rows.baseline.map(short_name).where(rows.ratio.notna(), "–"),
+        "as": rows.base_short.where(rows.ratio.notna(), "–"),
         "last metric": texts(rows.metric, "{:.3g}"),
     }
     section.table(pd.DataFrame(cells).to_dict("records"), "Largest batches")
@@ -366,7 +356,7 @@ def add_scales(section: Section, tables: Tables) -> None:
         return
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
     said = f"{well} of {len(scales)} trainings at fixed loss scales from {span(list(scales), '{:,.10g}')} ended well"
-    section.title = section.title or said
+    section.finding = section.finding or said
     section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],

@@ -7,7 +7,7 @@ from .names import precision_name
 from .panels import add_panels, timed_trainings
 from .section import Section
 from .tables import Tables
-from .words import short
+from .words import short, span
 
 ABOUT = """One forward pass of the trained model in its own precision. Latency is the median for a single sample, with
 the range from p10 to p90 beside it. Throughput is samples per second, or columns of text, in a batch as in training."""
@@ -31,7 +31,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
-    keys = ["comparison", "precision"]
+    keys = ["comparison", "arm"]
     return (
         rows.drop_duplicates(keys)
         .drop(columns=[*INFERENCE_FIELDS])
@@ -39,21 +39,23 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     )
 
 
-def finding(bars: pd.DataFrame) -> str:
-    """Return the title: how often fp16 AMP is slower than TF32 on a single sample, and faster on a batch."""
-    table = bars.pivot(index="comparison", columns="precision", values=["value", "rate"])
-    names = [(key, precision) for key in ("value", "rate") for precision in ("amp_fp16", "tf32")]
-    both = table.reindex(columns=pd.MultiIndex.from_tuples(names)).dropna()
-    if both.empty:
-        return "Inference: latency of one sample, and throughput of a batch"
-    slower, faster = (
-        int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate")
-    )
-    many = f"all {slower}" if slower == len(both) else f"{slower} of {len(both)}"
-    cases = f"on one sample in {many} comparisons, but faster on a batch in {faster}"
-    return (
-        f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
-    )
+def finding(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return how many times as fast each compared arm answers as its base, for one sample and for a batch."""
+    values = bars.set_index("arm")
+    base = next((one for one in reversed(tables.axis.bases) if one in values.index), "")
+    texts = []
+    for arm in tables.compared_arms if base else ():
+        own, beside = (
+            values.loc[[name]].set_index("comparison")[["value", "rate"]].astype(float)
+            for name in (arm, base)
+        )
+        times = (own / beside).dropna()
+        if len(times):
+            texts.append(
+                f"{tables.called(arm)} is {span(list(1 / times.value), '{:.2f}')} times as fast as"
+                f" {tables.called(base)} for one sample and {span(list(times.rate), '{:.2f}')} times for a batch"
+            )
+    return "; ".join(texts)
 
 
 def section(tables: Tables) -> Section:
@@ -61,8 +63,8 @@ def section(tables: Tables) -> Section:
     asked = tables.show.get("inference") and len(tables.comparisons)
     bars = inference_bars(tables) if asked else pd.DataFrame()
     if bars.empty:
-        return Section("Inference")
-    section = Section(finding(bars), ABOUT)
+        return Section()
+    section = Section("Inference", finding(tables, bars), ABOUT)
     ranges = [
         f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)
     ]
@@ -78,7 +80,7 @@ def section(tables: Tables) -> Section:
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_panels(section, rate, "inference_throughput")
     table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
-    table["precision"] = bars.precision.map(precision_name)
+    table["precision"] = bars.arm.map(precision_name)
     table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
     table["apart from fp32"] = texts(bars.apart, "{:.2%}")
     section.table(

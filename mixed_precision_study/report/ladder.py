@@ -1,39 +1,23 @@
 """Section: one thing added at a time, step by step, and the same training executed in another way."""
 
-import re
-import statistics
 from collections.abc import Iterator
-from itertools import permutations, product
+from itertools import product
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
-from ..judge.conditions import fairly_timed, host_of
-from ..judge.ratios import FEWEST_HOSTS, seconds_of_epoch, unpaired_ratio
-from ..judge.stats import MANY_RATIOS, stand_together
+from ..judge.axis import Axis, arm_named
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
-from .charts import INK, PANEL, SOFT, STATUS
+from .dots import MARKERS, dots, dots_note
 from .growth import ratio_texts, texts
-from .names import (
-    COLOURS,
-    ORDER,
-    WAYS,
-    bare,
-    in_way,
-    precision_name,
-    setting_name,
-    short_name,
-    way_name,
-)
-from .panels import add_panels
+from .names import arm_name, bare, precision_name
 from .section import Section
+from .study import as_list
 from .sure import range_of_hosts
-from .tables import Tables, alike, bars_of
-from .words import listed
+from .tables import Tables, alike, corrected
+from .words import listed, span
 
-USUAL_WAY = {
+USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
     "channels_last": False,
     "scaler": "pytorch",
@@ -41,9 +25,10 @@ USUAL_WAY = {
     "rounding": "nearest",
     "allow_fp16_accumulation": False,
     "loader": "gpu",
-}  # of settings that are ways
-ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
-multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
+}
+BOTH = {"compile_cuda_graph": ("compile", "cuda_graph")}  # a way of execution that adds two things
+ABOUT = """A dot compares a step with the first one. Behind it stands what the step gains over the one before, so the
+gains multiply to the total. Lines are 95% intervals."""
 ADDED = {
     ("cuda_graph", "compile_cuda_graph"): "torch.compile",
     ("compile", "compile_cuda_graph"): "CUDA graph",
@@ -51,205 +36,146 @@ ADDED = {
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
-def chosen(value: Any) -> list:
-    return value if isinstance(value, list) else [value]
-
-
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
-    """Yield (label, comparison, precision) of the study's steps, which add up; a larger batch is another training."""
+    """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is another training."""
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL_WAY[name] for step in steps for name in step if name in USUAL_WAY}
     family = family[family.batch == family.batch.min()]
-    precisions: Any = ORDER
+    precision: Any = None
     before: tuple[Any, Any] | None = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [
-            all(one.get(name, value) in chosen(value) for name, value in state.items())
+            all(one.get(name, value) in as_list(value) for name, value in state.items())
             for one in family.settings
         ]
         rows = tables.trainings[
             tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains
         ]
-        rows = rows[rows.precision.isin(chosen(step.get("precision", precisions)))]
-        if len(rows) and before != (found := (rows.comparison.iloc[0], rows.precision.iloc[0])):
-            before, precisions = found, found[1]
+        if wanted := step.get("precision", precision):
+            rows = rows[rows.precision.isin(as_list(wanted))]
+        if len(rows) and before != (found := (rows.comparison.iloc[0], rows.arm.iloc[0])):
+            before, precision = found, rows.precision.iloc[0]
             yield step["label"], *found
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the bars_of() each step of all ladders: `ratio` is over the first, `gain_...` over the one before."""
     steps = tables.show.get("steps", ())
-    named = {step["label"]: len(chosen(step.get("precision"))) for step in steps}
+    named = {step["label"]: len(as_list(step.get("precision"))) for step in steps}
     settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
-        first = before = None
-        for label, number, precision in ladder_of(tables, family):
-            bars = bars_of(tables, [number])
-            row = bars[bars.precision == precision].iloc[0].to_dict() | {
-                "label": label,
-                "formats": named[label],
-            }
-            row["ladder"] = family["name"].iloc[0]
-            own = tables.runs(number, precision)
-            first, over = first or own, (tables.between(own, first) if first else None) or {}
-            gain: dict = (tables.between(own, before) if before else None) or {}
-            row |= {name: over.get(name) for name in LIMITS} | {
-                f"gain_{name}": gain.get(name) for name in LIMITS
-            }
-            before = own or before
+        first: list[dict] = []
+        before: list[dict] = []
+        for label, number, arm in ladder_of(tables, family):
+            bars = tables.bars[tables.bars.comparison == number]
+            bar = bars[bars.arm == arm].iloc[0].to_dict()
+            row = bar | {"label": label, "formats": named[label], "ladder": bar["model"]}
+            own = tables.runs(number, arm)
+            for prefix, base in (("", first), ("gain_", before)):
+                found = tables.between(own, base) or {}
+                row |= {f"{prefix}{name}": found.get(name) for name in LIMITS}
+            first, before = first or own, own or before
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def draw_ladder(steps: pd.DataFrame) -> Figure:
-    """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
-    figure, axes = plt.subplots(figsize=(PANEL, 0.75 + 0.3 * len(steps)), layout="constrained")
-    ratios = steps.ratio.astype(float).fillna(
-        (steps.seconds.notna() & (steps.index == steps.index[0])).astype(float)
+def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of dots() of the steps that ended well: over the first step, and over the one before in words."""
+    known = steps[steps.seconds.notna()]
+    gains = known.gain_ratio.map(lambda gain: "" if pd.isna(gain) else f", step {gain:.2f}×")
+    ratios = known.ratio.astype(float).fillna(1.0)
+    named = known.label + (" (" + known.short + ")").where(known.formats > 1, "")
+    return known.assign(
+        panel=known.ladder,
+        about=known.task,
+        row=named,
+        mark="o",
+        ratio=ratios,
+        label=ratios.map("{:.2f}×".format) + gains,
+        ranged=False,
+        takes="an epoch takes",
     )
-    ends = steps.high.astype(float).fillna(ratios)
-    last = steps.index[steps.seconds.notna()][-1:]
-    for place, (index, step) in enumerate(steps.iterrows()):
-        axes.barh(
-            place,
-            ratios[index],
-            height=0.74,
-            color=COLOURS[step.precision],
-            gid=f"step {step.label}",
-        )
-        if pd.notna(step.low):
-            axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
-        text = STATUS.get(step.status, step.status) if pd.isna(step.seconds) else ""
-        if pd.notna(step.gain_ratio):
-            text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
-        total = f" = {ratios[index]:.1f}×" if index in last and place else ""
-        style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
-        axes.annotate(
-            text + total,
-            (ends[index], place),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            **style,
-        )
-    names = steps.label + (" (" + steps.precision.map(short_name) + ")").where(
-        steps.formats > 1, ""
-    )
-    axes.set_yticks(range(len(steps)), names)
-    axes.set_title(steps.ladder.iloc[0], weight="bold", size=10.5)
-    axes.set(xlabel="times as fast as the first step", xlim=(0, 1.6 * ends.max()))
-    axes.set_ylim(len(steps) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
-    return figure
 
 
-def adds(setting: str, before: Any, after: Any) -> bool:
-    """Return whether the second value of a setting adds to the first. A way of execution keeps what the first has."""
-    if setting != "execution":
-        return before == USUAL_WAY[setting] and after not in (before, None)
-    return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
-
-
-def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
-    """Return how many times as fast CUDA graphs are as eager runs on three other hosts or more, else None.
-
-    A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
-    """
-    ways = [runs[0]["settings"]["execution"] for runs in (own, base)]
-    if "cuda_graph" not in ways[0] or ways[1] != "eager":
-        return None
-    hosts = [
-        [run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))
-    ]
-    if len(hosts) < FEWEST_HOSTS:
-        return None
-    mine = seconds_of_epoch(fairly_timed(own))
-    ratios = [seconds_of_epoch(fairly_timed(runs)) / mine for runs in hosts]
-    ends = {
-        "hosts": len(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "outcome": FEW_HOSTS,
-    }
-    return unpaired_ratio(statistics.median(ratios)) | ends
+def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of dots() of ways that differ in one setting: each over the way without it."""
+    ranged = ways.outcome == FEW_HOSTS
+    marks = {arm: MARKERS[place % len(MARKERS)] for place, arm in enumerate(ways.arm.unique())}
+    return ways.assign(
+        panel=ways.name,
+        about=ways.task,
+        row=ways.run + " + " + ways.added,
+        mark=ways.arm.map(marks),
+        label=ways.short + ways.ratio.map(" {:.2f}×".format),
+        low=ways.low.astype(float).where(~ranged, ways.lowest),
+        high=ways.high.astype(float).where(~ranged, ways.highest),
+        ranged=ranged,
+        seconds=float("nan"),
+        takes="",
+    ).sort_values("panel", kind="stable", key=lambda names: names.map(list(names.unique()).index))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratio and memory of `after` over `before`, which differ in one setting, but no ladder's steps."""
-    climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
-    peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
+    """Return what compared() says of `after` over `before`, which differ in one setting, but no ladder's steps."""
+    climbed = set(zip(steps.comparison, steps.arm, strict=True)) if len(steps) else set()
     rows = []
-    for setting, usual in USUAL_WAY.items():
-        for _, family in alike(tables.comparisons, setting):
-            values = {number: one.get(setting, usual) for number, one in family.settings.items()}
-            pairs = [
-                pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))
-            ]
-            for (before, after), precision in product(pairs, ORDER):
-                own, base = tables.runs(after, precision), tables.runs(before, precision)
-                climbs = {(before, precision), (after, precision)} <= climbed
-                steps_between = [mid for mid in values if {(before, mid), (mid, after)} <= {*pairs}]
-                if climbs or any(tables.runs(mid, precision) for mid in steps_between):
-                    continue
-                found = tables.between(own, base) if own != base else None
-                if found and not found["processes"]:
-                    found = over_hosts(own, base)
-                if found:
-                    value = values[after]
-                    added = (
-                        way_name(value) if setting == "execution" else setting_name(setting, value)
-                    )
-                    added = ADDED.get((values[before], value), added)
-                    row = {"before": before, "after": after, "precision": precision, "added": added}
-                    rows.append(
-                        row | found | {"memory": peaks[after, precision] / peaks[before, precision]}
-                    )
+    for before, after, arm, added in one_setting_apart(tables):
+        own, base = tables.runs(after, arm), tables.runs(before, arm)
+        if own == base or {(before, arm), (after, arm)} <= climbed:
+            continue
+        found = tables.between(own, base)
+        if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
+            row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
+            short, colour = tables.arms[arm]
+            rows.append(row | found | {"short": short, "colour": colour})
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
-    if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
-        stands = pd.Series(stand_together(list(tests)), tests.index).reindex(
-            ways.index, fill_value=True
-        )
-        ways["outcome"] += [
-            ", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)
-        ]
+    if len(ways):
+        fallen = ways.outcome.isin(DIFFERENT) & ~corrected(ways.p)
+        ways["outcome"] = ways.outcome.where(~fallen, ways.outcome + ", not after correction")
     return ways
 
 
-def finding_of(tables: Tables, ways: pd.DataFrame) -> str:
-    """Return what the setting with the largest gain gains for each model, at best."""
-    sure = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)]
-    best = (sure if len(sure) else ways).sort_values("ratio", ascending=False)
-    top = best.iloc[0]
-    tops = best[best.added == top.added].drop_duplicates("name")
-    names = [f"{bare(one.name)} in {short_name(one.precision)}" for one in tops.itertuples()]
-    names[0] += " trains"
-    gains = [f"{name} {ratio:.1f}" for name, ratio in zip(names, tops.ratio, strict=True)]
-    how, than = f"with {top.added}", "without it"
-    if top.added in WAYS.values():
-        how, than = in_way(top.added), in_way(tables.comparisons.way[top.before])
-    more = "" if len(sure) else f" ({top.outcome})"
-    return f"{how[0].upper()}{how[1:]}, {listed(gains, 'and')} times as fast as {than}{more}"
+def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
+    """Yield (comparison before, after, arm, what is added) of ways, each beside the next simpler one that was run."""
+    for setting, usual in USUAL_WAY.items():
+        axis = Axis((setting,), (arm_named([usual]),), BOTH)
+        for _, family in alike(tables.comparisons, setting):
+            given = {number: one.get(setting, usual) for number, one in family.settings.items()}
+            ways = {n: arm_named([value]) for n, value in given.items() if value is not None}
+            for (after, way), arm in product(ways.items(), tables.arms):
+                known = {name: number for number, name in ways.items() if tables.runs(number, arm)}
+                for base in axis.simpler_arms(way, known):
+                    added = ADDED.get((base, way), arm_name(axis.settings, way))
+                    yield known[base], after, arm, added
+
+
+def finding_of(ways: pd.DataFrame) -> str:
+    """Return what each setting gains over all models and arms, from least to most."""
+    gains = [
+        f"{added} {span(list(ratio), '{:.2f}')}"
+        for added, ratio in ways.groupby("added", sort=False).ratio
+    ]
+    return f"Times as fast with one setting added: {', '.join(gains)}"
 
 
 def section(tables: Tables) -> Section:
     """Return the charts and the table of the steps, and the table of the ways of execution."""
-    section = Section()
+    section = Section("Steps and ways")
     steps = steps_of(tables)
     if len(steps):
-        ladders = [one for _, one in steps.groupby("ladder", sort=False)]
-        ends = [(bare(one.ladder.iloc[0]), one.ratio.dropna().iloc[-1:]) for one in ladders]
-        claims = [f"{name} {float(end.iloc[0]):.1f}" for name, end in ends if len(end)]
-        claims[:1] = [claim.replace(" ", " trains ", 1) for claim in claims[:1]]
-        than = precision_name(steps.precision.iloc[0])
-        section.title = f"Step by step, {listed(claims, 'and')} times as fast as in {than}"
-        section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
+        rows = ladder_rows(steps)
+        last = rows.groupby("panel", sort=False).tail(1)
+        totals = [f"{bare(row.panel)} {row.ratio:.1f}" for row in last.itertuples()]
+        first = precision_name(steps.precision.iloc[0])
+        section.finding = f"Times as fast as {first}, all steps together: {', '.join(totals)}"
+        section.chart(dots(rows), "ladder", section.finding)
         section.say(ABOUT)
         batches = [
-            size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))
+            size for step in tables.show["steps"] for size in as_list(step.get("batch_size", []))
         ]
         if batches:
             section.say(
@@ -273,17 +199,17 @@ def section(tables: Tables) -> Section:
     if len(ways):
         wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
         ways = ways.join(tables.comparisons[["name", "task"]], on="before")
-        section.title = section.title or finding_of(tables, ways)
-        bars = ways.assign(
-            comparison=ways.after, block="with " + ways.added, value=ways.ratio, note=""
+        runs = [tables.comparisons.loc[number, ["way", "more"]] for number in ways.before]
+        ways["run"] = [", ".join(filter(None, run)) for run in runs]
+        section.finding = section.finding or finding_of(ways)
+        rows = way_rows(ways)
+        section.chart(dots(rows), "ways", finding_of(ways))
+        section.say(
+            f"A dot says how many times as fast training is with the setting. {dots_note(rows)}"
         )
-        add_panels(section, bars.assign(label=ways.ratio.map("{:.2f}×".format)), "ways")
         cells = {
             "model": ways.name + ", " + ways.task,
-            "run": [
-                ", ".join(filter(None, tables.comparisons.loc[number, ["way", "more"]]))
-                for number in ways.before
-            ],
+            "run": ways.run,
             "with": ways.added,
             "precision": ways.precision.map(precision_name),
             "times as fast": pd.Series(ratio_texts(ways)).where(
@@ -291,7 +217,7 @@ def section(tables: Tables) -> Section:
             ),
             "n": ways.processes.where(~wide, ways.hosts),
             "outcome": ways.outcome,
-            "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),
+            "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(
             "Two trainings that differ in one setting alone are compared, so the ratio is what it gains."

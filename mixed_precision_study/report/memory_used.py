@@ -20,7 +20,6 @@ MEMORY_PARTS = {  # part of the memory: fields of the record, ledger_<name>_mib
 }
 # Neither of a precision nor of a step, and legible on light and dark pages.
 PART_COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")
-LEAST_SAVING = 0.05  # a smaller saving is not worth a word
 WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
@@ -36,39 +35,21 @@ def memory_parts_of(record: dict) -> dict[str, float]:
     return parts if parts.keys() - {"overhead"} else {}
 
 
-def finding(tables: Tables, rows: pd.DataFrame) -> str:
-    """Return the title: how much of the peak AMP saves, for which models, and for which it saves nothing."""
-    if tables.ratios.empty or tables.on_cpu:
-        return "Memory: what fills it"
-    found = tables.ratios[tables.ratios.precision.isin(["amp_fp16", "amp_bf16"])].dropna(
-        subset="saved"
-    )
-    # TF32, else fp32
-    found = found.sort_values("baseline").drop_duplicates(["comparison", "precision"], keep="last")
-    found["model"] = found.comparison.map(rows.groupby("comparison")["name"].first().map(bare))
-    saved = (
-        found.groupby("model")
-        .saved.agg(["min", "max"])
-        .reindex(rows["name"].map(bare).unique())
-        .dropna()
-    )
-    less = saved[saved["min"] >= LEAST_SAVING]
-    same = saved[saved["max"].abs().combine(saved["min"].abs(), max) < LEAST_SAVING]
-    if less.empty:
-        return "Memory: what fills it"
-    texts = [
-        f"{span([100 * row.min, 100 * row.max], '{:.0f}')}% for {row.Index}"
-        for row in less.itertuples()
+def finding(tables: Tables) -> str:
+    """Return how far the compared arms change the peak of each model, against their base."""
+    own = tables.ratios[tables.ratios.arm.isin(tables.compared_arms)].dropna(subset="saved")
+    # the fair base comes last
+    own = own.sort_values("base", key=lambda names: names.map(tables.axis.bases.index))
+    own = own.drop_duplicates(["comparison", "arm"], keep="last")
+    if own.empty or tables.on_cpu:
+        return ""
+    names = own.comparison.map(tables.comparisons["name"]).map(bare)
+    changes = [
+        f"{name} {span(list(-100 * saved), '{:+.0f}')}%"
+        for name, saved in own.groupby(names, sort=False).saved
     ]
-    if len(texts) > 3:
-        ends = span([100 * less["min"].min(), 100 * less["max"].max()], "{:.0f}")
-        texts = [f"{ends}% for {len(less)} of {len(saved)} models"]
-    title = f"Memory: AMP saves {listed(texts, 'and')}"
-    return (
-        f"{title}, but nothing for {listed(list(same.index), 'and')}"
-        if 0 < len(same) <= 2
-        else title
-    )
+    bases = [tables.called(base) for base in tables.axis.bases if base in set(own.base)]
+    return f"Peak memory of {tables.subject or 'the compared arms'} against {listed(bases)}: {', '.join(changes)}"
 
 
 def section(tables: Tables) -> Section:
@@ -80,15 +61,13 @@ def section(tables: Tables) -> Section:
         else rows
     )
     if middle.empty:
-        return Section("Memory")
-    section = Section(finding(tables, rows), ABOUT)
+        return Section()
+    section = Section("Memory", finding(tables), ABOUT)
     parts = pd.DataFrame(
         [memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS)
     )
-    highest = (
-        rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
-    )
-    bars = middle.join(parts).join(highest, on=["comparison", "precision"])
+    highest = rows.groupby(["comparison", "arm"])[["gib", "card_gib"]].max().add_prefix("most_")
+    bars = middle.join(parts).join(highest, on=["comparison", "arm"])
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_panels(

@@ -1,9 +1,8 @@
 """Names for people: of precisions, models, tasks, ways of execution and settings. Keys stand in the CSV files alone."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ..store.record import data_asked_for
-from .words import listed
 
 # key of a precision: (short name, full name, colour), in the order of every table and chart
 NAMES = {
@@ -17,13 +16,17 @@ NAMES = {
     "fp8": ("fp8", "fp8", "#8c564b"),
 }
 ORDER = list(NAMES)
+# both are printed, because choosing one afterwards favours it
+AMP = ("amp_fp16", "amp_bf16")
 COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
+PALETTE = list(COLOURS.values())  # of arms that are no precisions
 WAYS = {
     "eager": "eager",
     "compile": "compiled",
     "cuda_graph": "CUDA graph",
     "compile_cuda_graph": "compiled CUDA graph",
 }
+TRUTH = {"true": True, "false": False}  # as YAML writes it
 METRICS = {
     "accuracy": "accuracy",
     "perplexity": "perplexity",
@@ -46,17 +49,25 @@ def model_name(record: dict) -> str:
     return record["model_title"] or str(record["settings"]["model"])
 
 
+def arm_name(settings: Sequence[str], arm: str) -> str:
+    """Return the name of an arm for a sentence: of a precision or a way its own, else what is set to what."""
+    names = zip(settings, arm.split(", "), strict=False)
+    return ", ".join(setting_name(name, TRUTH.get(value, value)) for name, value in names)
+
+
 def bare(model: str) -> str:
     """Return the name of a model without its size, for a sentence."""
     return model.partition(",")[0]
 
 
-def task_name(record: dict) -> str:
-    """Return data and batch of a record, such as "CIFAR-10, batch 128"; made-up data are named."""
+def task_name(record: dict, sized: bool = True) -> str:
+    """Return data and (`sized`) batch of a record, such as "CIFAR-10, batch 128"; made-up data are named."""
     key = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
     data = record["data_title"] or ("made-up data" if key == "synthetic" else key)
     if record["synthetic"] and key != "synthetic":
         data += " (made up)"
+    if not sized:
+        return data
     size = record["settings"]["batch_size"]
     return f"{data}, " + ("largest batch" if size == "max" else f"batch {size}")
 
@@ -79,6 +90,10 @@ def setting_name(name: str, value: object) -> str:
         return f"{name} {value}"
     if value is None:
         return f"{name} unknown"
+    if name == "precision":
+        return precision_name(str(value))
+    if name == "execution":
+        return way_name(str(value))
     if name == "memory_limit_gib":
         return f"at most {value:g} GiB" if value else "whole card"
     if name == "max_steps" and value == 0:
@@ -93,8 +108,3 @@ def setting_name(name: str, value: object) -> str:
     if name == "optimizer":
         return str(value)
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
-
-
-def names_of(precisions: Iterable[str], word: str = "and") -> str:
-    """Return the names of some precisions in their order: "TF32, fp16 AMP and bf16 AMP"."""
-    return listed([precision_name(one) for one in sorted(set(precisions), key=ORDER.index)], word)

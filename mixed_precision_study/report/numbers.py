@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from .names import METRICS, short_name
+from .names import METRICS
 from .section import Section
 from .tables import Tables, bars_of
 from .words import short
@@ -19,35 +19,28 @@ def section(tables: Tables) -> Section:
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
-        keys, timed = ["comparison", "precision"], tables.trainings[tables.trainings.timed]
-        idle = timed[timed.record.map(id).isin(tables.fair)].groupby(keys).idle.median()
-        metrics = timed.drop_duplicates("comparison").set_index("comparison").record
-        paths = tables.trainings.drop_duplicates(keys).set_index(keys).path
-        rows, links = [], []
-        for bar in bars.itertuples():
-            path = str(paths[bar.comparison, bar.precision])
-            beside = not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
-            links.append(path if beside else "")  # none into an archive
-            metric = (
-                str(metrics[bar.comparison]["metric_name"]) if bar.comparison in metrics else "-"
-            )
-            row = {
-                "model": bar.model,
-                "task": bar.task,
-                "run": ", ".join(filter(None, (bar.way, bar.more))),
-                "precision": short_name(bar.precision),
-                "s per epoch": cell(bar.seconds) if bar.status == "ok" else bar.status,
-                "over TF32": cell(bar.ratio, "{:.2f}") if bar.baseline == "tf32" else "-",
-                "GiB": cell(bar.gib, "{:.2f}"),
-                "J per 1,000": cell(bar.joules),
-                "metric": cell(bar.metric),
-                "of": {**METRICS, "mean_absolute_error": "MAE", "None": "-"}.get(metric, metric),
-                "GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"),
-                "runs": bar.runs,
+        timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
+        metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
+        names = {**METRICS, "mean_absolute_error": "MAE"}
+        fair = tables.axis.bases[-1]
+        cells = pd.DataFrame(
+            {
+                "model": bars.model,
+                "task": bars.task,
+                "run": (bars.way + ", " + bars.more).str.strip(", "),
+                ", ".join(tables.axis.settings): bars.short,
+                "s per epoch": bars.seconds.map(cell).where(bars.status == "ok", bars.status),
+                f"over {tables.short(fair)}": two(bars.ratio.where(bars.baseline == fair)),
+                "GiB": two(bars.gib),
+                "J per 1,000": bars.joules.map(cell),
+                "metric": bars.metric.map(cell),
+                "of": bars.comparison.map(metrics).replace(names).fillna("-"),
+                "GPU idle": bars.idle.map(lambda share: cell(share, "{:.0%}")),
+                "runs": bars.runs,
             }
-            rows.append(row)
-        filled = {name for row in rows for name, value in row.items() if value != "-"}
-        rows = [{name: row[name] for name in row if name in filled} for row in rows]
+        )
+        rows = cells.loc[:, (cells != "-").any()].to_dict("records")
+        links = [path if is_beside(tables, path) else "" for path in bars.path]
         common = [name for name in ("task", "run", "of") if name in rows[0]]
         section.table(
             rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
@@ -60,6 +53,15 @@ def section(tables: Tables) -> Section:
             + (many if len(tables.comparisons) > MANY else "")
         )
     return section
+
+
+def two(numbers: pd.Series) -> pd.Series:
+    return numbers.map(lambda number: cell(number, "{:.2f}"))
+
+
+def is_beside(tables: Tables, path: str) -> bool:
+    """Return whether a record is a file below the folder of the report; none in an archive can be linked to."""
+    return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
 
 
 def cell(value: float | None, form: str = "") -> str:

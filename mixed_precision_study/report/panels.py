@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from .names import COLOURS, ORDER, precision_name, short_name
+from .names import precision_name
 from .section import Section
 from .tables import Tables
 
@@ -29,7 +29,11 @@ def ok_trainings(tables: Tables) -> pd.DataFrame:
     rows = tables.trainings.query("status == 'ok' and not explains").join(
         names, on="comparison", how="inner"
     )
-    order = rows.assign(place=rows.precision.map(ORDER.index)).sort_values(
+    short, colours = (
+        rows.arm.map(lambda arm, part=part: tables.arms[arm][part]) for part in (0, 1)
+    )
+    place = rows.arm.map([*tables.arms].index)
+    order = rows.assign(place=place, short=short, colour=colours).sort_values(
         ["comparison", "place"], kind="stable"
     )
     return order.drop(columns="place").reset_index(drop=True)
@@ -42,10 +46,10 @@ def timed_trainings(tables: Tables) -> pd.DataFrame:
 
 
 def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.DataFrame:
-    """Return the training with the median of `size(record)` per comparison and precision, of those above 0."""
+    """Return the training with the median of `size(record)` per comparison and arm, of those above 0."""
     known = rows.assign(size=[size(record) or 0 for record in rows.record]).query("size > 0")
     known = known.sort_values("size", kind="stable")
-    groups = known.groupby(["comparison", "precision"])["size"]
+    groups = known.groupby(["comparison", "arm"])["size"]
     return known[groups.cumcount() == (groups.transform("size") - 1) // 2].sort_index()
 
 
@@ -55,7 +59,7 @@ def add_panels(
     """Add a narrow figure per model with horizontal bars of all its comparisons on one scale.
 
     `bars` has the columns of `ok_trainings`, `label` and `note` (texts at the right), and a column for each of `parts`
-    ({column: colour}), which are stacked. Without `parts` the column `value` is drawn in the colour of the precision.
+    ({column: colour}), which are stacked. Without `parts` the column `value` is drawn in the colour of the arm.
     """
     models = bars.groupby(["name", "task"], sort=False)
     largest = models.size().nlargest(PANELS).index
@@ -66,13 +70,7 @@ def add_panels(
         rows = bars[bars.comparison.isin(sizes.nlargest(BLOCKS).index)]
         drawn |= set(rows.comparison)
         texts = (
-            rows.block
-            + ", "
-            + rows.precision.map(precision_name)
-            + ": "
-            + rows.label
-            + " "
-            + rows.note
+            rows.block + ", " + rows.arm.map(precision_name) + ": " + rows.label + " " + rows.note
         )
         figures.append(draw_panel(rows, f"{key[0]}\n{key[1]}", parts, legend=place == 0))
         says.append(f"{', '.join(key)}. {'; '.join(texts.str.strip())}.")
@@ -90,7 +88,7 @@ def draw_panel(
     """Draw the bars of one model, see `add_panels`."""
     heads = ~rows.comparison.duplicated()
     y = (1 + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
-    names = rows.precision.map(short_name)
+    names = rows.short
     ncols = 3 if len(parts or ()) <= 3 else 2
     # also where the legend is not drawn, because panels align
     foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)
@@ -107,7 +105,7 @@ def draw_panel(
         start = 0 * y
         for part in parts or ["value"]:
             lengths = rows[part].fillna(0)
-            colours = [parts[part]] * len(rows) if parts else rows.precision.map(COLOURS)
+            colours = [parts[part]] * len(rows) if parts else rows.colour
             for place, begin, length, colour in zip(y, start, lengths, colours, strict=True):
                 bar = Rectangle((begin, place - 0.36), length, 0.72, color=colour, linewidth=0)
                 axes.add_artist(bar)  # barh() would also look for the limits, which are set below

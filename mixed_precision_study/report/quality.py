@@ -13,10 +13,10 @@ from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import LINE, PANEL, SOFT, chart_style
-from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
+from .names import METRICS
 from .section import Section
 from .tables import Tables
-from .words import count, plain, short, span
+from .words import count, listed, plain, short, span
 
 ABOUT = """The last metric on held-out data is compared with that of fp32 over equal seeds. *Equivalent* means that the
 90% interval lies inside the margin (shaded), and *not worse* that its worse end does; a verdict takes five seeds."""
@@ -27,43 +27,37 @@ SAME_CURVE = 0.05  # of the fall of fp32's loss
 
 def section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
-    section = Section("Quality: these runs cannot judge it", folded=True)
+    section = Section("Quality")
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
     labels = tables.comparisons[["name", "way", "more"]].apply(
         lambda row: ", ".join(filter(None, row)), axis=1
     )
-    cases = tables.quality.dropna(subset=["low90", "margin"])
-    cases = cases.assign(label=cases.comparison.map(labels))
-    if (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
-        good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
-        many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = ""
-        if lost:
-            more = f", and a loss in {lost}"
-        elif good < len(cases):
-            more = ", and the others are inconclusive"
-        section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
+    asked = bool(tables.show.get("quality"))  # then a single seed is shown, too
+    cases = tables.quality.dropna(subset=["margin"] if asked else ["low90", "margin"])
+    limits = dict.fromkeys(("difference", "low90", "high90"), float)
+    cases = cases.astype(limits).assign(
+        label=cases.comparison.map(labels), short=cases.arm.map(tables.short)
+    )
+    judged = cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])
+    if judged.any() or (asked and len(cases)):
+        counts = cases.outcome.replace(dict.fromkeys(AS_GOOD, "no loss beyond the margin"))
+        found = [f"{outcome} in {number}" for outcome, number in counts.value_counts().items()]
+        section.finding = f"Of {count(len(cases), 'case')}: {', '.join(found)}"
+        if not judged.any():
+            section.finding = "Each case has fewer than five seeds, so nothing is judged"
+        section.about = ABOUT
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
         widest = min(WIDEST, max(1.5, ends.max() + 0.2))
-        figures = [draw(one, widest) for _, one in cases.groupby("comparison", sort=False)]
+        groups = cases.groupby("comparison", sort=False)
+        figures = [draw(tables, one, widest) for _, one in groups]
         section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
-    else:
-        section.say(f"These runs cannot judge quality, because {why_not_judged(tables.quality)}.")
     say_unlearned(section, tables)
     say_curves(section, tables)
     add_targets(section, tables, labels)
     return section
-
-
-def why_not_judged(quality: pd.DataFrame) -> str:
-    if quality.empty:
-        return "no run in fp32 has the seed of a run in another precision"
-    if quality.margin.isna().all():
-        return "no margin was fixed for their metric"
-    return f"they have {count(int(quality.seeds.max()), 'seed')} per precision and a verdict takes five"
 
 
 def row_of(case: dict) -> dict[str, str]:
@@ -72,12 +66,13 @@ def row_of(case: dict) -> dict[str, str]:
     if case["metric"] == "accuracy":
         scale, unit, form = 100, " points", "+.2f"
     mean, low, high = (f"{scale * case[name]:{form}}" for name in ("difference", "low90", "high90"))
+    interval = f" ({low} to {high})" if pd.notna(case["low90"]) else ""
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
     return {
         "training": case["label"],
-        "precision": precision_name(case["precision"]),
+        "arm": case["short"],
         "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
-        "difference (90% interval)": f"{mean}{unit} ({low} to {high})",
+        "difference (90% interval)": f"{mean}{unit}{interval}",
         "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
         "outcome": case["outcome"] + diverged,
@@ -85,7 +80,7 @@ def row_of(case: dict) -> dict[str, str]:
 
 
 @chart_style()
-def draw(cases: pd.DataFrame, widest: float) -> Figure:
+def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
     """Draw a row per precision with its 90% interval in margins: worse is at the left and better at the right."""
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
@@ -95,10 +90,11 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     figure, axes = plt.subplots(figsize=(PANEL, high), layout="constrained")
     axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
-    for place, (index, precision) in enumerate(cases.precision.items()):
+    for place, (index, arm) in enumerate(cases.arm.items()):
         mean, *limits = ends.loc[index].clip(-widest, widest)
         marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-        style = {"color": COLOURS[precision], "gid": f"{cases.comparison[index]} {precision}"}
+        colour = tables.arms[arm][1]
+        style = {"color": colour, "gid": f"{cases.comparison[index]} {arm}"}
         axes.plot(
             [min(limits), mean, max(limits)],
             [place] * 3,
@@ -106,13 +102,13 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
             solid_capstyle="butt",
             **style,
         )
-        axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
+        axes.plot(mean, place, marker=marker, markersize=7, color=colour, clip_on=False)
     axes.set(
         xlim=(-widest, widest),
         ylim=(len(cases) - 0.4, -0.6),
-        xlabel="difference from fp32, in margins (shaded: ±1)",
+        xlabel=f"difference from {tables.short(cases.base.iloc[0])}, margins (shaded: ±1)",
     )
-    axes.set_yticks(range(len(cases)), cases.precision.map(short_name))
+    axes.set_yticks(range(len(cases)), cases.arm.map(tables.short))
     axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.grid(visible=False, axis="y")
     axes.set_title("← worse", loc="left", color=SOFT)
@@ -125,11 +121,12 @@ def say_unlearned(section: Section, tables: Tables) -> None:
     """Say how many runs of a comparison ended no better than chance, and in which precisions."""
     for number, title in tables.comparisons.title.items():
         gains = [
-            (name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)
+            (arm, gain_over_chance(run)) for arm in tables.arms for run in tables.runs(number, arm)
         ]
         lost = [name for name, gain in gains if gain is not None and gain <= 0]
         if lost:
-            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})"
+            names = listed([tables.called(arm) for arm in dict.fromkeys(lost)], "and")
+            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names})"
             section.say(f"{who}: {plain(title)}.")
 
 
@@ -142,9 +139,9 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
     return curve
 
 
-def shares_apart(curves: dict[str, dict[int, float]]) -> dict[str, float]:
-    """Return {precision: its largest distance from fp32 in late epochs, as a share of the fall of fp32's loss}."""
-    base = curves.pop("fp32")
+def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, float]:
+    """Return {arm: its largest distance from the base in late epochs, as a share of the fall of the base's loss}."""
+    base = curves.pop(first, {})
     epochs = sorted(set(base).union(*curves.values()))
     fall = max(base.values(), default=0) - min(base.values(), default=0)
     if len(epochs) < FEWEST_EPOCHS or not fall:
@@ -160,21 +157,23 @@ def shares_apart(curves: dict[str, dict[int, float]]) -> dict[str, float]:
 def say_curves(section: Section, tables: Tables) -> None:
     """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
     apart: dict[str, float] = {}
+    base_name = tables.called(tables.axis.bases[0])
     for number, title in tables.comparisons.title.items():
-        curves = {name: median_curve(tables.runs(number, name)) for name in ORDER}
+        curves = {arm: median_curve(tables.runs(number, arm)) for arm in tables.arms}
         if tables.comparisons.batch[number] != "max":
-            for name, share in shares_apart(curves).items():
-                apart[f"{precision_name(name)} in {plain(title)}"] = share
+            for arm, share in shares_apart(curves, tables.axis.bases[0]).items():
+                apart[f"{tables.called(arm)} in {plain(title)}"] = share
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
-        how = f"in the second half of training, medians differ by at most {max(same):.1%} of the fall of fp32's loss"
+        how = "in the second half of training, medians differ by at most"
+        how += f" {max(same):.1%} of the fall of {base_name}'s loss"
         section.say(
-            f"The training losses follow those of fp32{' in most cases' if others else ''}: {how}."
+            f"The training losses follow those of {base_name}{' in most cases' if others else ''}: {how}."
         )
     if others:
         section.say(
-            f"In the second half of training, these losses are further from those of fp32: {'; '.join(others)}."
+            f"In the second half of training, these losses are further from those of {base_name}: {'; '.join(others)}."
         )
 
 
@@ -185,7 +184,7 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
     """
     rows = []
     for number, label in labels.items():
-        runs = {name: records for name in ORDER if (records := tables.runs(number, name))}
+        runs = {arm: records for arm in tables.arms if (records := tables.runs(number, arm))}
         targets = [target_of(run, tables.target_metric) for own in runs.values() for run in own]
         target = next(filter(None, targets), None)
         if target is None:
@@ -195,16 +194,15 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
             continue
         timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
         for name, own in ways.items():
-            for base in ("fp32", "tf32"):
+            called = tables.called(name)
+            for base in tables.axis.bases:
                 steps_only = faster_steps_only(timed[name], timed.get(base, []))
-                if steps_only and name not in ("fp32", base):
-                    said = (
-                        f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
-                    )
+                if steps_only and name not in (tables.axis.bases[0], base):
+                    said = f"**{called}** has faster epochs than {tables.called(base)}"
                     section.say(
                         f"{said}, but is not faster to a metric of {target:g} ({plain(label)})."
                     )
-            head = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
+            head = {"training": label, "target": f"{target:g}", "precision": called}
             rows.append(head | target_row(own, timed[name]))
     if rows:
         section.table(rows, folded="Training until the same quality")

@@ -11,7 +11,8 @@ import pandas as pd
 from ..judge.bottleneck import find_bottleneck
 from ..judge.verdict import NOT_TRAINED, verdict
 from ..store.record import RunRecord, flat_record
-from .charts import STATUS, opening, opening_note, picture_of
+from .bars import time_and_memory, time_and_memory_note
+from .charts import STATUS, picture_of
 from .names import METRICS, ORDER, precision_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
 from .words import listed, short
@@ -31,7 +32,7 @@ def tables_of(records: list[RunRecord]) -> Tables:
     mark_diverged(flat)
     tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
     tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])
-    tables.comparisons = comparisons_of([(one, 0) for one in flat])
+    tables.comparisons = comparisons_of(tables.trainings)
     tables.ratios = ratios_of(tables)
     return tables
 
@@ -82,19 +83,16 @@ def read_results(records: list[RunRecord]) -> str:
     tables = tables_of(records)
     if tables.on_cpu:
         return CPU_WARNING
-    runs = {name: list(part.record) for name, part in tables.trainings.groupby("precision")}
-    runs = {name: runs[name] for name in ORDER if name in runs}
-    items: list[str] = []
-    for name, own in runs.items():
-        bases = [
-            base
-            for base in ("fp32", "tf32")
-            if base in runs and ORDER.index(base) < ORDER.index(name)
-        ]
-        for base in bases if own[0]["status"] == "ok" else bases[:1]:
-            ratio = tables.between(tables.runs(0, name), tables.runs(0, base))
-            text = verdict(own[0], runs[base][0], ratio, with_reason=base == bases[0])
-            items.append(text if base == bases[0] else f"{items.pop()} {text}")
+    runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
+    runs = {arm: runs[arm] for arm in tables.arms}
+    said: dict[str, list[str]] = {}
+    for arm, base in tables.axis.pairs([*runs]):
+        own = runs[arm][0]
+        if own["status"] == "ok" or arm not in said:
+            ratio = tables.between(tables.runs(0, arm), tables.runs(0, base))
+            text = verdict(own, runs[base][0], ratio, with_reason=arm not in said)
+            said.setdefault(arm, []).append(text)
+    items = [" ".join(texts) for texts in said.values()]
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
         items = [
             f"{name}: {find_bottleneck(own[0])[1]}."
@@ -137,11 +135,11 @@ def show(records: list[RunRecord]) -> None:
 
         show_table = display
     if in_notebook() and not tables.on_cpu and len(bars) > 1:
-        figures = opening(bars)
+        figures = time_and_memory(bars)
         for figure in figures:
             plt.close(figure)  # else a notebook shows it again
-        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=opening_note(bars)))
-        print(textwrap.fill(opening_note(bars), LINE_LENGTH))
+        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=time_and_memory_note(bars)))
+        print(textwrap.fill(time_and_memory_note(bars), LINE_LENGTH))
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):

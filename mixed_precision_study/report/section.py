@@ -48,14 +48,12 @@ class Heading:
     title: str  # as text: nothing in it takes effect
     folded: bool = False
     level: int = 2
-    link: str = ""  # word or two in the bar of the page; "": the title up to its colon, or none
+    link: str = ""  # word or two in the bar of the page; "": the title, or none where it is folded
     above: str = ""  # line above the title of the report, such as card and date
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
-        link = self.link or (
-            "" if self.folded or ":" not in self.title else self.title.partition(":")[0]
-        )
+        link = self.link or ("" if self.folded else self.title)
         heading = vars(self) | {"name": name, "link": link}
         if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
             above = f"<p>{html.escape(self.above)}</p>" if self.above else ""
@@ -134,32 +132,32 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
 
 @dataclass
 class Cards:
-    """A big number for each model: dicts with `name`, `task`, `number` ("3.2×"), `against` and `lines`, all texts."""
+    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, and `numbers` by format."""
 
     cards: list[dict]
-    # whether the panel of a chart stands below each card, so that its name is said already
-    over: bool = False
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         cells, texts = [], []
         for card in self.cards:
-            name, task, number, against, *lines = (
+            name, task, against, *lines = (
                 html.escape(printable(str(text)))
-                for text in (
-                    *(card[key] for key in ("name", "task", "number", "against")),
-                    *card["lines"],
-                )
+                for text in (card["name"], card["task"], card["against"], *card["lines"])
             )
-            big = f"<strong>{number}</strong> <span>{against.replace(', ', ',<br>')}</span>"
-            cells.append("<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, *lines)))
+            numbers = {key: html.escape(str(number)) for key, number in card["numbers"].items()}
+            big = " ".join(
+                f"<strong>{number}</strong> <span>{html.escape(key)}</span>"
+                for key, number in numbers.items()
+            )
+            cells.append(
+                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, against, *lines))
+            )
+            said = ", ".join(f"{key} {number}" for key, number in card["numbers"].items())
             texts.append(
-                f"{card['name']}, {card['task']}: {card['number']} {card['against']}; {'; '.join(card['lines'])}"
+                f"{card['name']}, {card['task']}: {said} {card['against']}; {'; '.join(card['lines'])}"
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
         body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
-        page = (
-            f'<table class="cards{" over" * self.over} {NO_FORMULA}"><tbody>{body}</tbody></table>'
-        )
+        page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
         return {"text/html": page, "text/plain": "\n".join(texts)}
 
 
@@ -209,9 +207,13 @@ Part = Heading | Sentence | Table | Cards | Chart | File
 
 @dataclass
 class Section:
-    """A section of the report: title, what it is about, and its parts as they are read; empty ones are absent."""
+    """A section of the report: a fixed title, what was found, what it is about, and its parts as they are read.
+
+    Empty ones are absent.
+    """
 
     title: str = ""
+    finding: str = ""  # a sentence as text, without its full stop
     about: str = ""  # Markdown
     parts: list[Part] = field(default_factory=list)
     folded: bool = False  # the page shows the title alone until it is opened
@@ -221,6 +223,8 @@ class Section:
         shown = any(not isinstance(part, File) for part in self.parts)
         if shown and self.title:
             yield Heading(self.title, self.folded, link=self.link)
+        if shown and self.finding:
+            yield Sentence(f"**{plain(self.finding)}.**")
         if shown and self.about:
             yield Sentence(self.about)
         yield from self.parts

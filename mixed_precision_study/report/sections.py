@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import matplotlib.pyplot as plt
 
 from ..parameters import error_line
 from . import (
     articles,
+    bars,
     energy_used,
     first_screen,
     growth,
@@ -25,15 +27,16 @@ from .section import Chart, File, Section
 from .tables import Tables
 from .words import plain
 
-SUBJECTS = {
-    "articles": articles,
-    "steps": ladder,
-    "over": growth,
-    "inference": in_use,
-    "execution": ladder,
-    "quality": quality,
+SUBJECTS = {  # what a study shows: the section that opens its report, and the question that it answers
+    "articles": (articles, "Do the published speed-ups recur?"),
+    "steps": (ladder, "What does each step gain?"),
+    "over": (growth, "How do time and memory grow?"),
+    "inference": (in_use, "Is the trained model faster in use?"),
+    "execution": (ladder, "What does each way of execution gain?"),
+    "quality": (quality, "Does training in 16 bits end as well as in fp32?"),
 }
 SECTIONS = (
+    bars,
     why,
     sure,
     ladder,
@@ -49,7 +52,7 @@ SECTIONS = (
 EACH = (why, memory_used, energy_used)  # these draw each comparison
 
 
-def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:
+def drawn(module: ModuleType, tables: Tables, *more: Any) -> Section:
     """Return a section with its charts drawn. One that fails says so, because the others must not be lost with it."""
     try:
         with chart_style():
@@ -71,8 +74,9 @@ def sections_of(tables: Tables) -> Iterator[Section]:
     """Draw the sections of a report after its CSV files. A section without parts has nothing to show."""
     # before anything is drawn
     yield Section(parts=[File(name, content) for name, content in tables.csv().items()])
-    subject = next((module for name, module in SUBJECTS.items() if tables.show.get(name)), None)
-    yield drawn(first_screen, tables, drawn(subject, tables) if subject else None)
+    asked = [SUBJECTS[name] for name in SUBJECTS if tables.show.get(name)]
+    subject, question = asked[0] if asked else (None, "")
+    yield drawn(first_screen, tables, drawn(subject, tables) if subject else None, question)
     few = len(tables.comparisons) <= numbers.MANY
     for module in SECTIONS:
         if module is not subject and (few or module not in EACH):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
 from ..parameters import UserError, printable
 from ..store.files import read_file
 
@@ -76,6 +77,14 @@ class Study(NamedTuple):
     name: str
     description: str
     show: dict[str, Any]  # see the head of notebooks/studies.yaml
+    axis: Any = PRECISION  # the setting, or the list of settings, in which its arms differ
+    base: Any = None  # of the axis; None of precisions: TF32, or fp32 where that was not run
+
+    def compares(self) -> Axis:
+        """Return the axis of the study, with its base."""
+        if self.base is None:
+            return PRECISIONS
+        return Axis(tuple(as_list(self.axis)), (arm_named(as_list(self.base)),), {})
 
 
 def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
@@ -95,7 +104,7 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
 
 
 def checked_study(said: Any, where: str) -> Study:
-    """Return the study of a mapping with name, description and show. Raise UserError at the first that is wrong."""
+    """Return the study of a mapping with name, description, show, axis and base. Raise UserError where it is wrong."""
     show = said.get("show", {}) if isinstance(said, dict) else None
     if not isinstance(show, dict):
         raise UserError(
@@ -103,11 +112,31 @@ def checked_study(said: Any, where: str) -> Study:
         )
     texts = {key: said.get(key, "") for key in ("name", "description")}
     wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
-    if wrong := [*wrong, *(key for key, value in show.items() if not can_show(key, value))]:
+    wrong += [key for key, value in show.items() if not can_show(key, value)]
+    axis, base = said.get("axis", PRECISION), said.get("base")
+    wrong += [] if usable(axis) else ["axis"]
+    wrong += [] if base is None or usable(base) else ["base"]
+    if wrong:
         raise UserError(
             f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form."
         )
-    return Study(texts["name"], texts["description"], show)
+    if base is None and as_list(axis) != [PRECISION]:
+        raise UserError(
+            f"{where} has an `axis` without the `base` that its arms are compared with."
+        )
+    if base is not None and len(as_list(base)) != len(as_list(axis)):
+        raise UserError(f"{where} needs as many values of `base` as its `axis` has settings.")
+    return Study(texts["name"], texts["description"], show, axis, base)
+
+
+def usable(value: Any) -> bool:
+    """Return whether an axis or a base can be this value: it is usual, and no empty list."""
+    return value != [] and are_usual(value)
+
+
+def as_list(value: Any) -> list:
+    """Return a list of values, of one value that alone."""
+    return value if isinstance(value, list) else [value]
 
 
 def can_show(key: str, value: Any) -> bool:
@@ -125,8 +154,7 @@ def can_show(key: str, value: Any) -> bool:
 
 def are_usual(values: Any) -> bool:
     """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
-    several = values if isinstance(values, list) else [values]
-    texts = [one for one in several if not isinstance(one, int | float)]
+    texts = [one for one in as_list(values) if not isinstance(one, int | float)]
     return all(
         isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text
         for text in texts

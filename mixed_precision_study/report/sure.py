@@ -6,7 +6,6 @@ import pandas as pd
 
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
-from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables
 from .words import count
@@ -14,9 +13,9 @@ from .words import count
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
     (
         "always ran before",
-        "one precision always ran first, so a drift of the host may look like a difference",
+        "one side always ran first, so a drift of the host may look like a difference",
     ),
-    ("was run", "the two precisions had different places in the order of their process"),
+    ("was run", "the two sides had different places in the order of their process"),
     ("clock", "the clocks of the two sides differed"),
     ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
     ("kernel of", "the processes of the two sides were started in different ways"),
@@ -32,11 +31,13 @@ def section(tables: Tables) -> Section:
     if tables.ratios.empty or tables.on_cpu:
         return section
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
-    section.title = title_of(tables, ratios)
+    section.title, section.finding = "How sure", finding_of(tables, ratios)
     columns = [
-        f"{short_name(one)} over {short_name(base)}" for base in ("tf32", "fp32") for one in ORDER
+        f"{tables.short(arm)} over {tables.short(base)}"
+        for base in reversed(tables.axis.bases)
+        for arm in tables.arms
     ]
-    over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
+    over = ratios.arm.map(tables.short) + " over " + ratios.base.map(tables.short)
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])
@@ -68,23 +69,23 @@ def range_of_hosts(row: Any) -> str:
     return f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
 
 
-def title_of(tables: Tables, ratios: pd.DataFrame) -> str:
+def finding_of(tables: Tables, ratios: pd.DataFrame) -> str:
     """Return how far graphs and eager runs repeat, as the half width of their intervals, and how far hosts differ."""
     known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
     apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between hosts"
     if known.empty and len(hosts):
-        return f"How sure: eager ratios {apart}"
+        return f"Eager ratios {apart}"
     if known.empty:
-        return "How sure: no ratio has an interval, because each rests on one or two processes"
+        return "No ratio has an interval, because each rests on one or two processes"
     graph = known.comparison.map(tables.comparisons.way).str.contains("graph")
     half = known.high / known.ratio - 1
     known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
     if len(known_to) == 2:
-        return f"How sure: ratios of CUDA graphs are known within {known_to[0]}, the other ratios within {known_to[1]}"
+        return f"Ratios of CUDA graphs are known within {known_to[0]}, the other ratios within {known_to[1]}"
     if len(hosts):
         which = "of CUDA graphs" if graph.any() else "with an interval"
-        return f"How sure: ratios {which} are known within {known_to[0]}, and eager ones {apart}"
-    return f"How sure: ratios are known within {known_to[0]}"
+        return f"Ratios {which} are known within {known_to[0]}, and eager ones {apart}"
+    return f"Ratios are known within {known_to[0]}"
 
 
 def footnote(tables: Tables, ratios: pd.DataFrame) -> str:

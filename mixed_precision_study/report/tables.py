@@ -11,22 +11,35 @@ from typing import Any
 
 import pandas as pd
 
+from ..judge.arms import compared, peak_gib
+from ..judge.axis import PRECISIONS, Axis
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
-from ..judge.equivalence import AS_GOOD, UNKNOWN, quality_difference
+from ..judge.equivalence import AS_GOOD, UNKNOWN
 from ..judge.explained import explain
-from ..judge.ratios import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
+from ..judge.ratios import FIELDS, geometric
 from ..judge.stats import MANY_RATIOS, stand_together
-from ..judge.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
-from ..judge.verdict import DIFFERENT, SAME_TO, judge
+from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
+from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric, samples_in_epoch
-from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
+from .names import (
+    AMP,
+    COLOURS,
+    ORDER,
+    PALETTE,
+    WAYS,
+    arm_name,
+    model_name,
+    setting_name,
+    short_name,
+    task_name,
+    way_name,
+)
 from .selection import find_records, of_other_code, sort_out
 from .words import natural
 
-ON_CPU = "not judged: CPU"
 NAMED_APART = {
     "notebook",
     "device_type",
@@ -40,22 +53,27 @@ NAMED_APART = {
 IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
-COMPARISONS = (
-    "notebook model name task way device data batch execution settings precisions more title"
-)
+COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
+FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
     "ratios": [
         "comparison",
         "precision",
         "baseline",
-        *unpaired_ratio(1.0),
+        "axis",
+        "arm",
+        "base",
+        *FIELDS,
         "outcome",
         "saved",
         "energy",
         "stands",
     ],
-    "quality": ["comparison", "precision", "metric", "better", *QUALITY, "diverged", "usable"],
+    "quality": [
+        *("comparison", "precision", "arm", "base", "metric", "better"),
+        *(*QUALITY, "diverged", "usable"),
+    ],
 }
 
 
@@ -64,9 +82,9 @@ class Tables:
     """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their names.
 
     trainings: a row for each training, `record` has every field of its record (see docs/record.md)
-    comparisons: a row for each set of runs on one GPU model in which only precision, seed and repetition differ
-    ratios: a row for each comparison, precision and baseline (fp32, TF32); above 1 the precision is the faster one
-    quality: a row for each comparison and precision beside fp32, over equal seeds
+    comparisons: a row for each set of runs on one GPU model in which only the arm, seed and repetition differ
+    ratios: a row for each comparison, arm and base (as fp32 and TF32); above 1 the arm is the faster one
+    quality: a row for each comparison and arm beside the first base, over equal seeds
     """
 
     # into which the report is written, and which the paths of records are relative to
@@ -77,6 +95,7 @@ class Tables:
     name: str = ""  # of the study
     description: str = ""
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
+    axis: Axis = PRECISIONS  # what it compares
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
     comparisons: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["comparisons"])
@@ -93,14 +112,55 @@ class Tables:
     other_code: list[dict] = field(default_factory=list)
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
-    def runs(self, comparison: int, precision: str, ok: bool = True) -> list[dict]:
-        """Return the records of a comparison in one precision, those that only explain left out."""
-        rows = self.by_key.get((comparison, precision), ())
+    @cached_property
+    def arms(self) -> dict[str, tuple[str, str]]:
+        """{arm: (short name, colour)} in the order of every table and chart: bases, known names, then others."""
+        found = set(self.trainings.arm)
+        named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=by_size)))
+        known = [arm for arm in named if arm in found]
+        own = {arm: COLOURS[arm.split(", ")[0]] for arm in known if arm.split(", ")[0] in COLOURS}
+        free = [colour for colour in PALETTE if colour not in own.values()] or PALETTE
+        arms: dict[str, tuple[str, str]] = {}
+        for place, arm in enumerate(known):
+            colour = own.get(arm, free[place % len(free)])
+            if colour in {taken for _, taken in arms.values()}:  # another arm of this precision
+                colour = free[place % len(free)]
+            arms[arm] = self.short(arm), colour
+        return arms
+
+    @property
+    def compared_arms(self) -> list[str]:
+        """The arms that titles speak of: where precisions are compared as usual AMP, else all but a base."""
+        usual = self.axis == PRECISIONS
+        return [arm for arm in self.arms if (arm in AMP if usual else arm not in self.axis.bases)]
+
+    @property
+    def subject(self) -> str:
+        """What titles call the compared arms: AMP, or the name of the only one, or nothing."""
+        if self.axis == PRECISIONS:
+            return "AMP"
+        return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
+
+    def short(self, arm: str) -> str:
+        """Return the name of an arm for an axis: what its base has not, and true and false with their setting."""
+        if arm in ("true", "false"):
+            return self.called(arm)
+        values, base = arm.split(", "), self.axis.bases[0].split(", ")
+        other = [one for one, usual in zip(values, base, strict=False) if one != usual]
+        return ", ".join(map(short_name, other or values[:1]))
+
+    def called(self, arm: str) -> str:
+        """Return the name of an arm for a sentence."""
+        return arm_name(self.axis.settings, arm)
+
+    def runs(self, comparison: int, arm: str, ok: bool = True) -> list[dict]:
+        """Return the records of a comparison in one arm, those that only explain left out."""
+        rows = self.by_key.get((comparison, arm), ())
         return [one["record"] for one in rows if one["status"] == "ok" or not ok]
 
-    def timed_runs(self, comparison: int, precision: str) -> list[dict]:
-        """Return the ok records of a precision whose times count: see fairly_timed()."""
-        return fairly_timed(self.runs(comparison, precision))
+    def timed_runs(self, comparison: int, arm: str) -> list[dict]:
+        """Return the ok records of an arm whose times count: see fairly_timed()."""
+        return fairly_timed(self.runs(comparison, arm))
 
     @cached_property
     def fair(self) -> set[int]:
@@ -109,64 +169,71 @@ class Tables:
 
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
-        """{(comparison, precision): rows of `trainings`}, made once because every section asks for them."""
+        """{(comparison, arm): rows of `trainings`}, made once because every section asks for them."""
         found: dict[tuple[int, str], list[dict]] = {}
         for row in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
-            found.setdefault((row["comparison"], row["precision"]), []).append(row)
+            found.setdefault((row["comparison"], row["arm"]), []).append(row)
         return found
 
     @cached_property
-    def bars(self) -> dict[int, list[dict]]:
-        """{comparison: rows of bars_of()}, made once because five sections ask for them."""
-        names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved", "energy"]
-        ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict(
-            "index"
+    def bars(self) -> pd.DataFrame:
+        """The rows of bars_of() for all comparisons, made once because five sections ask for them."""
+        keys = ["comparison", "arm"]
+        rows = self.trainings[(self.trainings.comparison >= 0) & ~self.trainings.explains]
+        timed = rows[rows.timed].astype(dict.fromkeys(FIGURES, float))
+        fair = timed[timed.record.map(id).isin(self.fair)].groupby(keys)
+        found = rows.drop_duplicates(keys).set_index(keys)[["precision", "status", "path"]]
+        found = found.join(
+            fair.agg(
+                runs=("seconds", "size"),
+                seconds=("seconds", geometric),
+                seconds_low=("seconds", "min"),
+                seconds_high=("seconds", "max"),
+                joules=("joules", "median"),
+                samples_per_second=("samples_per_second", geometric),
+                idle=("idle", "median"),
+            )
         )
-        bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
-        for comparison, precision in product(self.comparisons.itertuples(), ORDER):
-            number = comparison.Index
-            if runs := self.by_key.get((number, precision)):
-                baseline = "tf32" if self.runs(number, "tf32") else "fp32"
-                fair = [run for run in runs if id(run["record"]) in self.fair]
-                seconds, joules, rates = (
-                    [run[name] for run in fair if pd.notna(run[name])]
-                    for name in ("seconds", "joules", "samples_per_second")
-                )
-                gib, metrics = (
-                    [run[name] for run in runs if run["timed"] and pd.notna(run[name])]
-                    for name in ("gib", "metric")
-                )
-                row = {
-                    "comparison": number,
-                    "model": comparison.name,
-                    "task": comparison.task,
-                    "way": comparison.way,
-                    "more": comparison.more,
-                    "precision": precision,
-                    "baseline": baseline,
-                    "runs": len(fair),
-                    "seconds": geometric(seconds) if seconds else None,
-                    "seconds_low": min(seconds, default=None),
-                    "seconds_high": max(seconds, default=None),
-                    "gib": max(gib, default=None),
-                    "joules": statistics.median(joules) if joules else None,
-                    "samples_per_second": geometric(rates) if rates else None,
-                    "metric": statistics.fmean(metrics) if metrics else None,
-                    "status": "ok" if fair else runs[0]["status"],
-                }
-                unknown = dict.fromkeys(names) | {"stands": False}
-                bars[number].append(row | ratios.get((number, precision, baseline), unknown))
-        return bars
+        found = found.join(timed.groupby(keys).agg(gib=("gib", "max"), metric=("metric", "mean")))
+        found = found.reset_index().fillna({"runs": 0}).astype({"runs": int})
+        found["status"] = found.status.where(found.runs == 0, "ok")
+        found["model"] = found.comparison.map(self.comparisons["name"])
+        found = found.join(self.comparisons[["task", "way", "more"]], on="comparison")
+        bases = [self.base_in(number) for number in found.comparison]
+        found["base"] = pd.Series(bases, found.index, dtype=object)
+        names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
+        ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
+        found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
+        found["stands"] = found.stands.eq(True)
+        found["place"] = found.arm.map([*self.arms].index)
+        found["short"], found["colour"] = (
+            [self.arms[arm][part] for arm in found.arm] for part in (0, 1)
+        )
+        found["base_short"] = found.baseline.map(self.short)
+        found["is_base"] = found.arm.isin(self.axis.bases)
+        return found.sort_values(["comparison", "place"], ignore_index=True)
+
+    def base_in(self, comparison: int) -> str:
+        """Return the fair base of a comparison: the last of the axis that was run, else the first."""
+        found = [base for base in self.axis.bases if self.runs(comparison, base)]
+        return found[-1] if found else self.axis.bases[0]
 
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
-        """Return how many times as fast some ok runs are as others, see `ratio_between`, with the outcome."""
-        found = ratio_between(own, base)
-        return found and found | {"outcome": ON_CPU if self.on_cpu else judge(found)}
+        """Return compared() for two lists of ok runs, which is worked out once for each two lists."""
+        sides = tuple(tuple(map(id, runs)) for runs in (own, base))
+        if sides not in self.asked:
+            self.asked[sides] = compared(own, base)
+        return self.asked[sides]
+
+    @cached_property
+    def asked(self) -> dict[tuple, dict | None]:
+        """{ids of two lists of runs: what between() answered}."""
+        return {}
 
     @property
     def charted(self) -> pd.DataFrame:
-        """The comparisons that compare precisions, or all where none does."""
-        several = self.comparisons[self.comparisons.precisions > 1]
+        """The comparisons of several arms, or all where none has them."""
+        several = self.comparisons[self.comparisons.arms > 1]
         return several if len(several) else self.comparisons
 
     def csv(self) -> dict[str, bytes]:
@@ -178,16 +245,15 @@ class Tables:
         )
         flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
         own = self.trainings.drop(
-            columns=["record", *(name for name in self.trainings if name in flat)]
+            columns=["record", "arm", *(name for name in self.trainings if name in flat)]
         )
         tables = {"trainings.csv": own.join(flat)}
         if len(self.ratios):
             named = self.comparisons[
                 ["notebook", "title", "device", "data", "model", "batch", "execution"]
             ]
-            quality = self.quality.assign(baseline="fp32").set_index(
-                ["comparison", "precision", "baseline"]
-            )
+            quality = self.quality.drop(columns="precision")
+            quality = quality.set_index(["comparison", "arm", "base"])
             ratios = self.ratios.assign(
                 differences=["; ".join(found) for found in self.ratios.differences]
             )
@@ -223,26 +289,28 @@ def read_tables(
         )
     study = study_of(folder, used)
     tables = Tables(str(folder), source, target_metric, study.name, study.description, study.show)
+    axis = tables.axis = study.compares()
     tables.left_out, tables.other_code = left_out + more_left_out, others
     tables.on_cpu = all(record["device_type"] == "cpu" for record in used)
-    numbers = group(used, study.show)
-    tables.trainings = pd.DataFrame([training_row(record, number) for record, number in numbers])
-    tables.comparisons = comparisons_of(numbers)
+    numbers = group(used, study.show, axis)
+    tables.trainings = pd.DataFrame(
+        [training_row(record, number, axis) for record, number in numbers]
+    )
+    tables.comparisons = comparisons_of(tables.trainings, axis)
     tables.ratios = ratios_of(tables)
     tables.quality = quality_of(tables)
     return tables
 
 
-def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
+def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tuple[dict, int]]:
     """Return [(record, number of its comparison)] in the order of the report; -1 where a run has nothing to explain.
 
     Runs that learned nothing where others did are marked as diverged, and repetitions share what explains the first.
     """
     members: dict[tuple, list[dict]] = {}
     for record in records:
-        members.setdefault(comparison_key(record) if record["purpose"] != "aa" else (), []).append(
-            record
-        )
+        key = axis.rest_of(record) if record["purpose"] != "aa" else ()
+        members.setdefault(key, []).append(record)
     alone = members.pop((), [])
     groups = []
     for runs in members.values():
@@ -250,27 +318,43 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
         if not timed:
             alone += runs
             continue
-        mark_diverged(timed)
-        for precision in ORDER:
-            explain([one for one in timed if one["precision"] == precision])
+        mark_diverged(timed, axis)
+        for same in arms_in(timed, axis).values():
+            explain(same)
         groups.append(runs)
-    # each step is a comparison of its own, in which no other precision may have learned
     if show.get("steps"):
-        for notebook in {runs[0]["notebook"] for runs in groups}:
-            timed = [
-                one
-                for runs in groups
-                for one in runs
-                if one["notebook"] == notebook and not is_explanation(one)
-            ]
-            batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
-            mark_diverged(
-                [one for one in timed if one["settings"]["batch_size"] == batch],
-                "another step of the ladder",
-            )
+        mark_steps(groups, axis)
     groups.sort(key=place_of)
     found = [(record, number) for number, runs in enumerate(groups) for record in runs]
-    return found + lent_baselines(groups) + [(record, -1) for record in alone]
+    return found + lent_baselines(groups, axis) + [(record, -1) for record in alone]
+
+
+def arms_in(records: Iterable[dict], axis: Axis) -> dict[str, list[dict]]:
+    """Return {arm: its records}."""
+    found: dict[str, list[dict]] = {}
+    for record in records:
+        found.setdefault(axis.arm_of(record), []).append(record)
+    return found
+
+
+def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
+    """Mark runs beside the other steps of a ladder, each a comparison in which no other precision may have learned."""
+    members: dict[str, list[dict]] = {}
+    for runs in groups:
+        timed = [one for one in runs if not is_explanation(one)]
+        members.setdefault(runs[0]["notebook"], []).extend(timed)
+    for timed in members.values():
+        batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
+        same = [one for one in timed if one["settings"]["batch_size"] == batch]
+        mark_diverged(same, axis, "another step of the ladder")
+
+
+def by_size(arm: str) -> tuple:
+    """Return a sort key of arms: numbers by their size, then texts."""
+    try:
+        return 0, float(arm)
+    except ValueError:
+        return 1, natural(arm)
 
 
 def place_of(runs: list[dict]) -> list:
@@ -288,33 +372,29 @@ def place_of(runs: list[dict]) -> list:
     return [*map(natural, texts), execution, natural(comparison_key(first))]
 
 
-def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
+def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
     """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
     numbered = {str(index): run for index, run in enumerate(runs)}
-    for name, reason in find_diverged(
-        [run | {"run_id": name} for name, run in numbered.items()]
-    ).items():
-        numbered[name].update(status="diverged", reason=reason.replace("another precision", others))
+    others = others or f"another {' and '.join(axis.settings)}"
+    copies = [run | {"run_id": name} for name, run in numbered.items()]
+    for name, reason in find_diverged(copies, axis.arm_of, axis.bases, others).items():
+        numbered[name].update(status="diverged", reason=reason)
 
 
-def lent_baselines(groups: list[list[dict]]) -> list[tuple[dict, int]]:
-    """Return the fp32 and TF32 runs lent to a comparison with stochastic rounding, which concerns bf16_true alone."""
-    keys = [dict(comparison_key(runs[0])) for runs in groups]
-    rounding = [key.pop("rounding", None) for key in keys]
+def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
+    """Return the base runs lent to a comparison with stochastic rounding, which concerns bf16_true alone."""
+    by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []
-    for number, key in enumerate(keys):
-        if rounding[number] != '"stochastic"':
-            continue
-        for other, runs in enumerate(groups):
-            if rounding[other] == '"nearest"' and keys[other] == key:
-                own = {record["precision"] for record in groups[number]}
-                lent += [
-                    (one, number) for one in runs if one["precision"] in {"fp32", "tf32"} - own
-                ]
+    for number, runs in enumerate(groups):
+        key = dict(axis.rest_of(runs[0]))
+        if key.get("rounding") == '"stochastic"':
+            nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
+            wanted = set(axis.bases) - arms_in(runs, axis).keys()
+            lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]
     return lent
 
 
-def training_row(record: dict, number: int) -> dict:
+def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without the data set."""
     epochs, samples = record["epoch_seconds"], samples_in_epoch(record)
     ok = record["status"] == "ok" and not is_explanation(record)
@@ -323,6 +403,7 @@ def training_row(record: dict, number: int) -> dict:
         "path": record.get("path", ""),
         "comparison": number,
         "precision": record["precision"],
+        "arm": axis.arm_of(record),
         "status": record["status"],
         "reason": record["reason"],
         "explains": is_explanation(record),
@@ -348,38 +429,26 @@ def training_row(record: dict, number: int) -> dict:
     }
 
 
-def peak_gib(record: dict) -> float | None:
-    """Return the peak of PyTorch's memory in GiB, less the data set that lies on the device, or None if unknown."""
-    if record["peak_allocated_mib"] is None:
-        return None
-    return (record["peak_allocated_mib"] - (record["data_on_device_mib"] or 0)) / 1024
-
-
-def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
+def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataFrame:
     """Return the table `comparisons`, with names for people and a title that no other comparison has."""
-    firsts: dict[int, dict] = {}
-    precisions: dict[int, set] = {}
-    for record, number in numbers:
-        if number >= 0:
-            firsts.setdefault(number, record)
-            precisions.setdefault(number, set()).add(record["precision"])
     rows = []
     alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
-    for number, first in sorted(firsts.items()):
-        settings = {name: json.loads(value) for name, value in comparison_key(first)}
-        execution = settings.get("execution") or "eager"
+    for _, runs in trainings[trainings.comparison >= 0].groupby("comparison"):
+        first = runs.record.iloc[0]
+        settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
+        execution = "" if "execution" in axis.settings else settings.get("execution") or "eager"
         row = {
             "notebook": first["notebook"],
-            "model": str(first["settings"]["model"]),
-            "name": model_name(first),
-            "task": task_name(first),
-            "way": way_name(execution),
+            "model": "" if "model" in axis.settings else str(first["settings"]["model"]),
+            "name": first["notebook"] if "model" in axis.settings else model_name(first),
+            "task": task_name(first, "batch_size" not in axis.settings),
+            "way": execution and way_name(execution),
             "device": device_name(first),
             "data": str(settings["dataset_used"]),
-            "batch": first["settings"]["batch_size"],
+            "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
             "execution": execution,
             "settings": settings,
-            "precisions": len(precisions[number]),
+            "arms": runs.arm.nunique(),
         }
         rows.append(row)
         alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row)
@@ -426,71 +495,57 @@ def device_name(record: dict) -> str:
     return name.partition(" HBM")[0]
 
 
-def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
-    """Return the ratio of two lists of ok runs, by their mean epochs where no run has a counterpart."""
-    if not own or not base:
-        return None
-    if found := paired_ratio(paired_runs(own, base)):
-        return found
-    mine, theirs = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
-    return unpaired_ratio(theirs / mine)
-
-
 def ratios_of(tables: Tables) -> pd.DataFrame:
-    """Return the table `ratios`. The gain of a CUDA graph is noted in eager records, for what limits them."""
+    """Return the table `ratios`, which is written as ratios.csv with what compared() says, and these keys.
+
+    comparison: number of the set of runs in which only the arm, the seed and the repetition differ
+    precision, baseline: the precision of the arm and that of its base
+    axis, arm, base: the settings in which the two differ, and what they are on either side
+    stands: whether a difference is significant after Holm's correction for all ratios of the report
+    notebook, title, device, data, model, batch, execution: of the comparison
+
+    The gain of a CUDA graph is noted in eager records, for what limits them.
+    """
     note_graph_gains(tables)
-    rows, known = [], {}
-    for number in tables.comparisons.index:
-        runs = {name: tables.runs(number, name) for name in ORDER}
-        for place, precision in enumerate(ORDER):
-            for baseline in ORDER[: min(place, 2)]:
-                sides = tuple(tuple(map(id, runs[name])) for name in (precision, baseline))
-                if sides not in known:  # runs that are lent have one ratio, once
-                    known[sides] = tables.between(runs[precision], runs[baseline])
-                if found := known[sides]:
-                    own, base = (
-                        max(filter(None, map(peak_gib, runs[name])), default=0)
-                        for name in (precision, baseline)
-                    )
-                    saved = 1 - own / base if own and base else None
-                    row = {"comparison": number, "precision": precision, "baseline": baseline}
-                    energy = energy_share(runs[precision], runs[baseline])
-                    rows.append(row | found | {"saved": saved, "energy": energy, "test": id(found)})
+    rows = []
+    for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs([*tables.arms])):
+        own, others = tables.runs(number, arm), tables.runs(number, base)
+        if found := tables.between(own, others):
+            row = {
+                "comparison": number,
+                "precision": own[0]["precision"],
+                "baseline": others[0]["precision"],
+                "axis": ", ".join(tables.axis.settings),
+                "arm": arm,
+                "base": base,
+            }
+            rows.append(row | found | {"test": id(found)})
     if not rows:
         return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
     table = pd.DataFrame(rows)
-    tests = table.dropna(subset="p").drop_duplicates("test")
-    stands = dict(zip(tests.test, stand_together(list(tests.p)), strict=True))
-    if len(tests) <= MANY_RATIOS:
-        stands = dict.fromkeys(table.test, True)
-    table["stands"] = [
-        stands.get(test, False) and outcome in DIFFERENT
-        for test, outcome in zip(table.test, table.outcome, strict=True)
-    ]
-    return table.drop(columns="test")
+    tests = table.drop_duplicates("test").set_index("test").p
+    table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)
+    return table[TABLE_COLUMNS["ratios"]]
 
 
-def energy_share(own: list[dict], base: list[dict]) -> float | None:
-    """Return the share of the baseline's joules: the geometric mean of pairs, as cards differ, else of medians."""
-    name = "joules_per_1000_samples"
-    sides = [fairly_timed([run for run in runs if run[name]]) for runs in (own, base)]
-    if not all(sides):
-        return None
-    if pairs := [run[name] / other[name] for run, other in paired_runs(*sides)]:
-        return geometric(pairs)
-    mine, theirs = (statistics.median(run[name] for run in runs) for runs in sides)
-    return mine / theirs
+def corrected(p_values: pd.Series) -> pd.Series:
+    """Return of each p value whether it stands beside the others, where there are many; true where it is not known."""
+    stands = pd.Series(True, p_values.index)
+    known = p_values.dropna()
+    if len(known) > MANY_RATIOS:
+        stands[known.index] = stand_together(list(known))
+    return stands
 
 
 def note_graph_gains(tables: Tables) -> None:
     """Note in eager runs by how much a CUDA graph was faster, because that refutes that kernels are the limit."""
     for _, pair in alike(tables.comparisons, "execution"):
         by_way = dict(zip(pair.execution, pair.index, strict=True))
-        for precision in ORDER if {"eager", "cuda_graph"} <= set(by_way) else ():
-            own = tables.runs(by_way["eager"], precision)
-            found = ratio_between(tables.runs(by_way["cuda_graph"], precision), own)
-            if found and judge(found) in DIFFERENT and found["low"] > SAME_TO:
-                for run in own:
+        for arm in tables.arms if {"eager", "cuda_graph"} <= set(by_way) else ():
+            eager = tables.runs(by_way["eager"], arm)
+            found = tables.between(tables.runs(by_way["cuda_graph"], arm), eager)
+            if found and found["outcome"] in DIFFERENT and found["low"] > SAME_TO:
+                for run in eager:
                     run["graph_gain"] = (
                         f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
                     )
@@ -508,47 +563,47 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
 
 
 def quality_of(tables: Tables) -> pd.DataFrame:
-    """Return the table `quality`. Where runs diverged it is inconclusive, because the others are a selection."""
+    """Return the table `quality`, of which ratios.csv has quality_difference() over the first base, and these keys.
+
+    better: whether a higher or a lower metric is the better one
+    diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the others are a selection
+    usable: whether the arm may be recommended: no quality is lost beyond the margin
+    """
     rows = []
-    for number in tables.comparisons.index:
-        base = tables.runs(number, "fp32")
-        for precision in ORDER[1:]:
-            runs = tables.runs(number, precision, ok=False)
-            own = [run for run in runs if run["status"] == "ok"]
-            named = [run for run in (*base, *own) if run["metric_name"]]
-            if not own or not named:
-                continue
-            found = quality_difference(by_seed(own), by_seed(base), named[0])
-            if not found:
-                continue
-            diverged = sum(run["status"] == "diverged" for run in runs)
-            if diverged:
-                found["outcome"] = UNKNOWN
-            if tables.on_cpu:
-                found["outcome"] = ON_CPU
-            row = {"comparison": number, "precision": precision, "metric": found["metric"]}
-            row["better"] = named[0]["metric_better"]
-            usable = (
-                found["outcome"] in AS_GOOD and has_learned(own)
-                if precision in NO_FP32_WEIGHTS
-                else not quality_lost(own, base)
-            )
-            rows.append(
-                row
-                | {name: found[name] for name in QUALITY}
-                | {"diverged": diverged, "usable": usable}
-            )
+    first = tables.axis.bases[0]
+    for number, arm in product(tables.comparisons.index, tables.arms):
+        own, base = tables.runs(number, arm), tables.runs(number, first)
+        known = tables.between(own, base) if arm != first else None
+        if not known or not known["quality"]:
+            continue
+        found = dict(known["quality"])
+        diverged = sum(run["status"] == "diverged" for run in tables.runs(number, arm, ok=False))
+        if diverged:
+            found["outcome"] = UNKNOWN
+        if tables.on_cpu:
+            found["outcome"] = ON_CPU
+        usable = not quality_lost(own, base)
+        if own[0]["precision"] in NO_FP32_WEIGHTS:
+            usable = found["outcome"] in AS_GOOD and has_learned(own)
+        key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
+        rows.append(key | found | {"diverged": diverged, "usable": usable})
     return pd.DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
-    """Return a row for each bar of the opening figure: comparison, precision, seconds of an epoch, GiB and status.
+    """Return a row for each arm of some comparisons, in their order: seconds of an epoch, GiB, status and ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and seconds_high are
-    the ends of the runs. Ratios are those over TF32, or over fp32 where no run was in TF32 (`baseline`).
+    the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where no run was in TF32.
     """
-    wanted = tables.charted.index if comparisons is None else comparisons
-    return pd.DataFrame([bar for number in wanted for bar in tables.bars[number]])
+    wanted = list(tables.charted.index if comparisons is None else comparisons)
+    found = tables.bars[tables.bars.comparison.isin(wanted)]
+    return found.sort_values(
+        "comparison",
+        key=lambda numbers: numbers.map(wanted.index),
+        kind="stable",
+        ignore_index=True,
+    )
 
 
 def flattened(record: dict) -> dict:

@@ -3,21 +3,18 @@
 import pandas as pd
 
 from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
-from .names import ORDER, bare, precision_name, short_name
+from .names import ORDER, precision_name
 from .panels import add_panels, middle_runs, timed_trainings
 from .section import Section
 from .tables import Tables
-from .words import listed, short, span
+from .words import short, span
 
 ABOUT = """One training step in milliseconds, on one scale per model. *Arithmetic* is convolution, matrix multiplication
 and attention. *Other kernels* normalise, convert layouts, copy, or work element by element. While the GPU is *idle*, no
-kernel runs."""
-GRAPH = """AMP shortens the arithmetic, but every cast is one more kernel that the CPU has to launch. A CUDA graph
-launches the whole step at once, so the GPU hardly waits and the shorter arithmetic shows."""
+kernel runs: it waits for the CPU, which launches them one by one. AMP shortens the arithmetic, but every cast is one
+more kernel to launch. A CUDA graph launches the whole step at once, so the shorter arithmetic shows."""
 # legible on white and on black
 STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}
-BUSY = 0.1  # a GPU that idles less hardly waits
-SHORTER = 0.8  # of the arithmetic of fp32
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
@@ -39,47 +36,25 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
 
 
-def finding(steps: pd.DataFrame) -> tuple[str, str]:
-    """Return the title of the section, and what explains it or "". Both hold for every step that they speak of."""
-    half = next((name for name in ("amp_fp16", "amp_bf16") if name in set(steps.precision)), None)
-    of_half = steps[steps.precision == half]
-    eager, graphs = of_half[of_half.way == "eager"], of_half[of_half.way == "CUDA graph"]
-    waiting = eager[(eager.limit == "kernel launches") & (eager.waits >= IDLE)]
-    models = eager if len(waiting) else of_half
-    step = f"{'an' if half == 'amp_fp16' else 'a'} {short_name(half or '')} step"
-    names = list(models["name"].map(bare).unique())
-    if 0 < len(names) < min(3, steps["name"].nunique()) and waiting.empty:
-        step += f" of {listed(names, 'and')}"
-    if len(waiting):
-        without = len(graphs) > 0 and graphs.waits.max() < BUSY
-        shares = f"up to {waiting.waits.max():.0%} of {step}"
-        if len(waiting) <= 3 and not waiting["name"].duplicated().any():
-            shares = listed(
-                [f"{row.waits:.0%} ({bare(row.name)})" for row in waiting.itertuples()], "and"
-            )
-            shares = shares.replace(" (", f" of {step} (", 1)
-        fp32 = steps[steps.precision == "fp32"].set_index("comparison").arithmetic
-        shorter = (of_half.arithmetic / of_half.comparison.map(fp32)).max() <= SHORTER
-        where = "without a graph" if without else "in eager mode"
-        title = f"Why: {where}, the GPU waits for the CPU during {shares}"
-        return title, GRAPH if without and shorter else ""
-    share = of_half.arithmetic / of_half.ms
-    if share.max() < 0.5 and of_half.waits.max() < BUSY:
-        shares = span([100 * one for one in share], "{:.0f}")
-        return (
-            f"Why: arithmetic takes only {shares}% of {step}, and other kernels take the rest",
-            "",
-        )
-    return "Why: where the time of a step goes", ""
+def finding(tables: Tables, steps: pd.DataFrame) -> str:
+    """Return how long the GPU is idle in a step of the compared arms, in each way of execution."""
+    own = steps[steps.arm.isin(tables.compared_arms)]
+    idle = [
+        f"{way} {span(list(100 * waits), '{:.0f}')}%"
+        for way, waits in own.groupby("way", sort=False).waits
+    ]
+    subject = tables.subject or "the compared arms"
+    return (
+        f"Share of a step of {subject} in which the GPU is idle: {', '.join(idle)}" if idle else ""
+    )
 
 
 def section(tables: Tables) -> Section:
     """Return the bars of a step, and the table of what limits it and what to try."""
     steps = steps_of(tables) if len(tables.comparisons) else pd.DataFrame()
     if steps.empty:
-        return Section("Why")
-    title, because = finding(steps)
-    section = Section(title, f"{because}\n\n{ABOUT}" if because else ABOUT)
+        return Section()
+    section = Section("Why", finding(tables, steps), ABOUT)
     bars = steps.assign(
         label=steps.ms.map(short) + " ms", note=steps.waits.map("{:.0%} idle".format)
     )
@@ -93,11 +68,11 @@ def section(tables: Tables) -> Section:
         cells = {
             "model": row.name,
             "way": row.block,
-            "precision": short_name(row.precision),
+            ", ".join(tables.axis.settings): row.short,
             "limited by": row.limit,
             "largest other kernels": longest_others(row.record),
             "try": advice or "-",
         }
         rows.append(cells)
-    section.table(rows, "What limits each step, and what to try")
+    section.table(rows)
     return section

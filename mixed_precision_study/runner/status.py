@@ -10,15 +10,15 @@ from pathlib import Path
 
 from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
+from ..report.study import checked_study
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
-from ..store.record import comparison_key, read_run
+from ..store.record import read_run
 from .plan import Comparison
 
 LOG = logging.Logger("mixed_precision.runner", logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end the study when its log is written
 TIMES_FILE = "logs/batch.json"  # below the output folder
-BASELINE = "fp32"
 
 
 def say(text: str) -> None:
@@ -79,32 +79,32 @@ def in_words(record: dict) -> str:
 
 
 def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
-    """Return how many times as fast as fp32 a training is that has ended, or None where that is not known.
+    """Return how many times as fast as its base a training is that has ended, or None where that is not known.
 
-    Of an fp32 training it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
+    Of a base, as fp32, it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
     """
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     found = [read_run(path) for run in comparison for path in run.record_paths.values()]
-    like = [one for one in found if one and comparison_key(one) == comparison_key(record)]
-    runs = {
-        name: [one for one in like if one["precision"] == name]
-        for name in (one["precision"] for one in like)
-    }
-    base = runs.pop(BASELINE, [])
-    ratios = {name: paired_ratio(paired_runs(runs[name], base)) for name in runs}
+    axis = checked_study(record["study"] or {}, "the record").compares()
+    like = [one for one in found if one and axis.rest_of(one) == axis.rest_of(record)]
+    runs: dict[str, list[dict]] = {}
+    for one in like:
+        runs.setdefault(axis.arm_of(one), []).append(one)
+    base = runs.pop(axis.bases[0], [])
+    ratios = {arm: paired_ratio(paired_runs(runs[arm], base)) for arm in runs}
     words = [
         f"{name} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
         for name, ratio in ratios.items()
         if ratio
-        and record["precision"] in (name, BASELINE)
+        and axis.arm_of(record) in (name, axis.bases[0])
         and not (ratio["untrained"] or ratio["unlike"])
     ]
     settings = record["settings"]
     way = f"{settings['model']} b{settings['batch_size']} {settings.get('execution', 'eager')}"
-    return f"{way}, times as fast as {BASELINE}: {', '.join(words)}" if words else None
+    return f"{way}, times as fast as {axis.bases[0]}: {', '.join(words)}" if words else None
 
 
 def table(comparisons: Iterable[Comparison]) -> str:

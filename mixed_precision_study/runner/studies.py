@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..judge.axis import PRECISION
 from ..parameters import UserError, did_you_mean
-from ..report.study import checked_study, plain_yaml, yaml_in
+from ..report.study import as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
@@ -36,6 +37,8 @@ class StudyForm(BaseModel):
     name: PlainName
     description: Any = ""
     show: Any = {}
+    axis: PlainName | Annotated[list[PlainName], Field(min_length=1)] = PRECISION
+    base: Any = None
     interleaved: bool = False
     runs: Annotated[list[Entry], Field(min_length=1)]
 
@@ -78,9 +81,35 @@ def load_studies(path: Path) -> dict[str, dict]:
                 raise UserError(
                     f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
                 )
-        about = checked_study(form.model_dump(), where)._asdict()
-        found[form.name] = {**form.model_dump(exclude_unset=True), "about": about}
+        said = form.model_dump(exclude_unset=True)
+        if form.base is None:
+            said["base"] = first_arm(form)
+        if form.axis != PRECISION:  # only runs of one GPU are pairs
+            said.setdefault("interleaved", True)
+        study = checked_study(said, where)
+        if study.base is not None:
+            check_base(form, as_list(study.base), where)
+        found[form.name] = said | {"about": study._asdict()}
     return found
+
+
+def first_arm(form: StudyForm) -> list | None:
+    """Return the first value that a study sweeps of each setting on its axis, or None where it sweeps none."""
+    for entry in form.runs:
+        if all(name in entry.sweep for name in as_list(form.axis)):
+            return [entry.sweep[name][0] for name in as_list(form.axis)]
+    return None
+
+
+def check_base(form: StudyForm, base: list, where: str) -> None:
+    """Raise UserError where no run of a study can have the base that it names, because then nothing is compared."""
+    for name, value in zip(as_list(form.axis), base, strict=True):
+        parameter = "precisions" if name == PRECISION else name
+        given = [{**entry.parameters, **entry.sweep}.get(parameter) for entry in form.runs]
+        known = [one for values in given for one in as_list(values)]
+        if None not in known and value not in known:
+            advice = did_you_mean(str(value), list(map(str, known)), "possible are")
+            raise UserError(f"no run of {where} has {name} {value}, its base; {advice}")
 
 
 def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:

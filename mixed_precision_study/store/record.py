@@ -70,7 +70,7 @@ class Run(Section):
     notebook: Text  # whose stem it is, or the name given to Experiment or compare()
     precision: Precision  # that was trained in
     purpose: Text | None = None  # of version 0.2: explain or aa, whose times count in no comparison
-    # name, description and show of its study; null in a notebook run by hand
+    # name, description, show, axis and base of its study; null in a notebook run by hand
     study: dict[Text, Plain] | None = None
     schema_version: Integer = SCHEMA_VERSION  # of these fields
     status: Status = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
@@ -489,7 +489,7 @@ def save_record(record: RunRecord, path: str | Path) -> None:
 
 
 def given_study() -> dict | None:
-    """Return name, description and show of the study that run_all.py runs, and None in a notebook run by hand."""
+    """Return what the study that run_all.py runs says of itself, and None in a notebook run by hand."""
     return json.loads(os.environ.get(STUDY_ENV, "null"))
 
 

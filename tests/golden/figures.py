@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from conftest import results  # noqa: E402
 from golden.series import differences, plain, series_of  # noqa: E402
 
-from mixed_precision_study.judge import verdict  # noqa: E402
+from mixed_precision_study.judge import arms, verdict  # noqa: E402
 from mixed_precision_study.report import growth, sections, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402
 from mixed_precision_study.report.section import Chart  # noqa: E402
@@ -45,13 +45,13 @@ def recorded_figures(name):
 
 def figures_of(folder):
     """Return {"ratios", "quality", "charts"} of the report on a folder. Every ratio that it asks for is noted."""
-    noted, between, charts = [], tables.ratio_between, {}
+    noted, between, charts = [], arms.ratio_between, {}
 
     def noting(own, base, *options):
         noted.append((own, base, between(own, base, *options)))
         return noted[-1][2]
 
-    with mock.patch.object(tables, "ratio_between", noting), chart_style():
+    with mock.patch.object(arms, "ratio_between", noting), chart_style():
         report = tables.read_tables(str(folder))
         for module in (sections.first_screen, *sections.SECTIONS):
             for part in (part for part in module.section(report).parts if isinstance(part, Chart)):
@@ -71,7 +71,7 @@ def figures_of(folder):
     ratios = {}
     # the first of a key is that of the table
     for own, base, one in (each for each in noted if each[2]):
-        outcome = tables.ON_CPU if report.on_cpu else verdict.judge(one)
+        outcome = verdict.ON_CPU if report.on_cpu else verdict.judge(one)
         row = {name: one[name] for name in INTERVAL} | {"outcome": CODES.get(outcome, outcome)}
         row["reasons"] = [name for name in REASONS if one[name]]
         row["stands"] = (one["ratio"], one["p"]) in standing

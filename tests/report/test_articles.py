@@ -38,7 +38,7 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
     tables = read_all(tmp_path)
     assert not section(tables).parts  # the study does not show articles
     tables.show["articles"] = True
-    assert section(tables).title.startswith("2 of 3 ")  # not a T4 in O2; a P100 is not compared
+    assert section(tables).finding.startswith("2 of 3 ")  # not a T4 in O2; a P100 is not compared
     (table,), (file,) = (parts_of(section(tables), kind) for kind in (Table, File))
     stand_in = table.rows[0]
     assert (stand_in["n"], stand_in["Our card"], stand_in["Article"][:8]) == (3, "H200", "CIFAR-10")

@@ -9,7 +9,8 @@ import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
 
 from mixed_precision_study.report import first_screen, ladder, sections, sure
-from mixed_precision_study.report.section import Cards, Heading, Section
+from mixed_precision_study.report.dots import ratio_rows
+from mixed_precision_study.report.section import Cards, Chart, Heading, Section
 from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
@@ -39,9 +40,7 @@ def screen_of(found):
     return section, parts_of(section, Heading)[0].title, cards
 
 
-def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_in_its_fastest_way(
-    tmp_path,
-):
+def test_title_and_cards_have_both_formats_of_ratios_csv(tmp_path):
     """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than TF32 in eager mode."""
     records = [*runs(), *runs(0.5, "cuda_graph")]
     records += [
@@ -66,13 +65,15 @@ def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_i
     )
     assert [card["name"].split()[0].strip(",") for card in cards] == ["ResNet-18", "LSTM"]
     for card, model in zip(cards, ("cifar", "lstm"), strict=True):
-        row = table.loc[(model, "cuda_graph", "amp_fp16", "tf32")]
-        over = table.loc[(model, "cuda_graph", "amp_fp16", "fp32")].ratio
-        assert card["number"] == f"{row.ratio:.1f}×" and re.findall(
-            r"[\d.]+×", card["against"]
-        ) == [f"{over:.1f}×"]
-        assert f"{row.saved:.0%}" in card["lines"][1]
-        assert card["lines"][0].startswith("fp16 AMP") and "graph" in card["lines"][0]
+        ratios = table.loc[(model, "cuda_graph")].ratio
+        assert card["numbers"] == {
+            name.split("_")[1]: f"{ratios[name, 'tf32']:.2f}×" for name in ("amp_fp16", "amp_bf16")
+        }
+        assert re.findall(r"[\d.]+×", card["against"]) == [
+            f"{ratios[name, 'fp32']:.1f}×" for name in ("amp_fp16", "amp_bf16")
+        ]
+        saved = table.saved[model, "cuda_graph", "amp_fp16", "tf32"]
+        assert f"fp16: {saved:.0%}" in card["lines"][2] and "graph" in card["lines"][0]
     # the study's own figure opens the report
     subject = Section("Step by step: 3 times", parts=["its chart"])
     section = first_screen.section(found, subject)
@@ -89,19 +90,19 @@ def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_i
         assert row["bf16 over TF32"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
 
 
-def test_a_format_that_loses_quality_is_on_no_card_and_one_slower_than_tf32_says_by_how_much(
-    tmp_path,
-):
+def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
+    """fp16 is faster, but loses; so the card shows the way that is fastest for bf16, and says what fp16 loses."""
     records = list(runs(2.5, names=("tf32", "amp_fp16", "amp_bf16")))  # 7.5 s and 10 s against 6 s
     _, _, (card,) = screen_of(read_all(tmp_path, *records))
-    assert card["number"] == "0.80×" and card["lines"][0].endswith("TF32 is 25% faster")
+    assert card["numbers"] == {"fp16": "0.80×", "bf16": "0.60×"}
     lost = made_up.over_seeds([-0.01, -0.011, -0.009, -0.01, -0.01], "amp_fp16")
     kept = made_up.over_seeds(
         [0.0, 0.0005, -0.0005, 0.0002, -0.0002], "amp_bf16", epoch_seconds=[4.0] * 3
     )
     _, _, (card,) = screen_of(read_all(tmp_path / "lost", *lost, *kept[1::2]))
-    way, _, quality = card["lines"]
-    assert way.startswith("bf16 AMP") and "eager" in way and quality.endswith("5 seeds")
+    worse, fine = card["lines"][-1].split(" · ")
+    assert "eager" in card["lines"][0] and worse.startswith("fp16: ") and "worse" in worse
+    assert fine.startswith("bf16: ") and "no loss" in fine and fine.endswith("5 seeds")
 
 
 def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_path):
@@ -109,7 +110,7 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
     for record, time in zip(records[3:], (4.0, 6.0, 9.0), strict=True):
         record.epoch_seconds = [time]
     found = read_all(tmp_path, *records)
-    assert screen_of(found)[2][0]["number"] == "~1.0×"
+    assert screen_of(found)[2][0]["numbers"]["bf16"] == "~1.00×"
     ((row,),) = rows_in(sure.section(found))
     assert row["bf16 over TF32"].startswith("~1.00 (0.")
     alone = {"names": ("tf32", "amp_bf16"), "processes": 1}
@@ -147,12 +148,14 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
     assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
         section
     )
-    assert "2.0 times between hosts" in section.title
+    assert "2.0 times between hosts" in section.finding
     ways = ladder.ways_of(found, ladder.steps_of(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
     assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
-    shown = first_screen.opening_bars(bars_of(found), "CUDA graph")
-    assert shown.comparison.nunique() == 2 and shown[shown.way == "CUDA graph"].seconds.min() < 0.9
+    rows = ratio_rows(bars_of(found))
+    assert rows.seconds.is_monotonic_decreasing
+    (eager,) = rows[rows.ranged].itertuples()
+    assert eager.way == "eager" and (eager.low, eager.high) == pytest.approx((0.75, 1.5), rel=0.01)
 
 
 def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):
@@ -162,6 +165,8 @@ def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_
     assert set(found.ratios.outcome) == {ON_CPU} and not re.search(
         r"\d×|times as fast", said_in(section)
     )
+    (rows,) = rows_in(section)
+    assert {row["worked"] for row in rows} == {"fp32, bf16"} and not parts_of(section, Chart)
     fake = {"synthetic": True, "dataset_used": "synthetic", "parameters": {"dataset": "auto"}}
     section, _, _ = screen_of(
         read_all(tmp_path / "fake", *runs(names=("fp32", "tf32"), processes=1, **fake))
@@ -182,3 +187,12 @@ def test_every_kind_of_folder_has_a_title(tmp_path):
         assert title and not cards
     found = Tables(trainings=found.trainings)
     assert screen_of(found)[1] and sections.drawn(first_screen, found).parts
+
+
+def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):
+    slow = read_all(tmp_path / "slow", *runs(2.5))
+    assert "execution cuda_graph" in said_in(screen_of(slow)[0])
+    both = read_all(tmp_path / "both", *runs(2.5), *runs(1.0, "cuda_graph"))
+    assert "execution cuda_graph" not in said_in(screen_of(both)[0])
+    fast = read_all(tmp_path / "fast", *runs())
+    assert "execution cuda_graph" not in said_in(screen_of(fast)[0])

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from drawn_reports import failures_in, flat, read_all, rows_in, write_all
 
+from mixed_precision_study.judge import arms
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
 from mixed_precision_study.report import numbers, provenance, tables
@@ -344,5 +345,5 @@ def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
 
 def test_without_pairs_a_ratio_is_that_of_the_bars():
     own, base = [run("fp32", repeat=1, epoch_seconds=[1.0, 1.0, 4.0])], [run("fp32", 4.0)]
-    found = tables.ratio_between(list(map(flat, own)), list(map(flat, base)))
+    found = arms.ratio_between(list(map(flat, own)), list(map(flat, base)))
     assert (found["ratio"], found["processes"]) == (2.0, 0)

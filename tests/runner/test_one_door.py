@@ -75,6 +75,20 @@ def test_its_report_has_its_ratio(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
+    write_gpt(tmp_path, "compare")
+    cpu = {"max_steps": 2, "width": 16, "precisions": ["fp32"]}
+    runs = [{"notebook": "gpt", "cpu": cpu | {"layers": layers}} for layers in (1, 2)]
+    study = {"axis": "layers", "base": 1, "runs": runs}
+    (tmp_path / "studies.yaml").write_text(json.dumps({"own": study}))
+    done = run_all(tmp_path, "own")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (ratio,) = pd.read_csv(tmp_path / "out" / "ratios.csv").to_dict("records")
+    assert (ratio["axis"], ratio["arm"], ratio["base"]) == ("layers", 2, 1)
+    assert ratio["precision"] == ratio["baseline"] == "fp32" and ratio["processes"] == 1
+
+
+@pytest.mark.slow
 def test_your_model_runs_under_run_all(tmp_path):
     entry = {"notebook": "your_model", "cpu": {"max_steps": 1, "epochs": 1, "precisions": ["fp32"]}}
     (tmp_path / "studies.yaml").write_text(json.dumps({"own": {"runs": [entry]}}))

@@ -47,6 +47,8 @@ def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(
     ((record,), left_out) = read_records(tmp_path)
     assert study_of(tmp_path, [record])._asdict() == record["study"]
     assert record["study"] == {
+        "axis": "precision",
+        "base": None,
         "name": name,
         "description": STUDIES[name]["description"],
         "show": show,
@@ -102,7 +104,8 @@ def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_
     path.write_text(yaml.safe_dump({**said, "runs": [ENTRY]}))
     (tmp_path / "summary.ipynb").touch()  # the report of that folder
     studies = load_studies(path)
-    assert studies["once"]["about"] == said == study_of(tmp_path, [])._asdict()
+    about = study_of(tmp_path, [])._asdict()
+    assert studies["once"]["about"] == said | {"axis": "precision", "base": None} == about
     assert list(chosen_studies(studies, [])) == ["once"]
     assert notebooks_for(path, studies) == NOTEBOOKS
     (tmp_path / "cifar_resnet.ipynb").touch()  # a stranger's notebook in an output folder
@@ -167,3 +170,41 @@ def test_an_option_that_cannot_be_is_one_sentence(pair):
         parse_overrides([pair])
     with pytest.raises(UserError, match="--report"):
         expanded("\udcff", "--report")
+
+
+SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks"]}}
+
+
+@pytest.mark.parametrize(
+    ("said", "base", "interleaved"),
+    [
+        ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
+        ({"axis": "checkpointing", "base": "blocks"}, "blocks", True),
+        ({"axis": "checkpointing", "interleaved": False}, ["none"], False),
+        ({"axis": "precision", "base": "tf32"}, "tf32", None),
+        ({}, None, None),
+    ],
+)
+def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
+    path = tmp_path / "studies.yaml"
+    path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
+    study = load_studies(path)["own"]
+    assert (study["about"]["base"], study.get("interleaved")) == (base, interleaved)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"axis": "checkpointing", "base": "nones"},
+        {"axis": "remedy"},  # which no entry sweeps
+        {"axis": ["precision", "checkpointing"]},
+        {"axis": 3},
+        {"axis": []},
+        {"base": ["tf32", "fp32"]},
+    ],
+)
+def test_an_axis_that_compares_nothing_is_refused(tmp_path, said):
+    path = tmp_path / "studies.yaml"
+    path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
+    with pytest.raises(UserError, match="own"):
+        load_studies(path)

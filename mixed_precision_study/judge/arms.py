@@ -1,0 +1,109 @@
+"""What an arm gains: two groups of trainings that differ in named settings alone are set side by side."""
+
+import statistics
+
+from .conditions import fairly_timed, host_of
+from .equivalence import quality_difference
+from .ratios import (
+    FEWEST_HOSTS,
+    geometric,
+    is_graph,
+    paired_ratio,
+    paired_runs,
+    seconds_of_epoch,
+    unpaired_ratio,
+)
+from .trained import by_seed
+from .verdict import FEW_HOSTS, ON_CPU, judge
+
+JOULES = "joules_per_1000_samples"
+
+
+def compared(own: list[dict], base: list[dict]) -> dict | None:
+    """Return what the ok runs of an arm are beside those of its base, or None where one of them has none.
+
+    The keys are those of paired_ratio(), and:
+
+    outcome: what the ratio allows to say, see judge()
+    saved: share of the base's peak of memory that is not needed, below 0 where more is; None where unknown
+    energy: share of the base's joules, see energy_share()
+
+    Beside these, `quality` is how far the last metric is from the base's, see quality_difference(), or None.
+    """
+    found = ratio_between(own, base)
+    if found is None:
+        return None
+    if not found["processes"]:
+        found = found | over_hosts(own, base)
+    on_cpu = any(run["device_type"] == "cpu" for run in own)
+    return found | {
+        "outcome": ON_CPU if on_cpu else found.get("outcome", judge(found)),
+        "saved": memory_saved(own, base),
+        "energy": energy_share(own, base),
+        "quality": quality_beside(own, base),
+    }
+
+
+def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
+    """Return the ratio of two lists of ok runs, by their mean epochs where no run has a counterpart."""
+    if not own or not base:
+        return None
+    if found := paired_ratio(paired_runs(own, base)):
+        return found
+    mine, theirs = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
+    return unpaired_ratio(theirs / mine)
+
+
+def over_hosts(own: list[dict], base: list[dict]) -> dict:
+    """Return how many times as fast CUDA graphs are as eager runs on three other hosts or more, else nothing.
+
+    A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
+    """
+    hosts = dict.fromkeys(map(host_of, base))
+    eager = (base[0]["settings"].get("execution") or "eager") == "eager"
+    if not is_graph(own[0]) or not eager or len(hosts) < FEWEST_HOSTS:
+        return {}
+    mine = seconds_of_epoch(fairly_timed(own))
+    ratios = []
+    for host in hosts:
+        theirs = [run for run in base if host_of(run) == host]
+        ratios.append(seconds_of_epoch(fairly_timed(theirs)) / mine)
+    return unpaired_ratio(statistics.median(ratios)) | {
+        "hosts": len(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "outcome": FEW_HOSTS,
+    }
+
+
+def peak_gib(record: dict) -> float | None:
+    """Return the peak of PyTorch's memory in GiB, less the data set that lies on the device, or None if unknown."""
+    if record["peak_allocated_mib"] is None:
+        return None
+    return (record["peak_allocated_mib"] - (record["data_on_device_mib"] or 0)) / 1024
+
+
+def memory_saved(own: list[dict], base: list[dict]) -> float | None:
+    """Return which share of the base's highest peak of memory the runs of an arm do without."""
+    mine, theirs = (max(filter(None, map(peak_gib, runs)), default=0) for runs in (own, base))
+    return 1 - mine / theirs if mine and theirs else None
+
+
+def energy_share(own: list[dict], base: list[dict]) -> float | None:
+    """Return the share of the base's joules: the geometric mean of pairs, as cards differ, else of medians."""
+    mine, theirs = (fairly_timed([run for run in runs if run[JOULES]]) for runs in (own, base))
+    if not mine or not theirs:
+        return None
+    if pairs := paired_runs(mine, theirs):
+        return geometric(run[JOULES] / other[JOULES] for run, other in pairs)
+    medians = [statistics.median(run[JOULES] for run in runs) for runs in (mine, theirs)]
+    return medians[0] / medians[1]
+
+
+def quality_beside(own: list[dict], base: list[dict]) -> dict | None:
+    """Return the quality_difference() of the runs of an arm, or None without a metric or a common seed."""
+    named = next((run for run in (*base, *own) if run["metric_name"]), None)
+    if not named:
+        return None
+    found = quality_difference(by_seed(own), by_seed(base), named)
+    return found and found | {"better": named["metric_better"]}

@@ -1,0 +1,71 @@
+"""Ratios as dots: the numbers of the frame, on one axis that all panels share."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mixed_precision_study.report.dots import dots, dots_note
+from mixed_precision_study.report.names import COLOURS
+
+COLUMNS = ["panel", "about", "row", "arm", "ratio", "low", "high", "ranged", "seconds"]
+ROWS = (
+    ("ResNet-18", "CIFAR-10", "eager", "amp_fp16", 0.95, 0.86, 1.05, True, 4.3),
+    ("ResNet-18", "CIFAR-10", "eager", "amp_bf16", 0.8, 0.75, 0.85, True, 4.3),
+    ("ResNet-18", "CIFAR-10", "CUDA graph", "amp_fp16", 1.7, 1.6, 1.8, False, 1.8),
+    ("LSTM", "WikiText-2", "eager", "amp_bf16", 4.0, np.nan, np.nan, False, 6.0),
+)
+
+
+@pytest.fixture
+def frame():
+    rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32 takes")
+    marks = {"amp_fp16": "o", "amp_bf16": "s"}
+    labels = [f"{row.arm} {row.ratio:.2f}×" for row in rows.itertuples()]
+    return rows.assign(mark=rows.arm.map(marks), colour=rows.arm.map(COLOURS), label=labels)
+
+
+def drawn(figure):
+    """Return {gid: artist} of the dots and labels of a panel."""
+    (axes,) = figure.axes
+    return {one.get_gid(): one for one in (*axes.lines, *axes.texts) if one.get_gid()}
+
+
+def test_dots_and_labels_are_the_ratios_of_the_frame(frame):
+    resnet, lstm = dots(frame)
+    for figure, rows in ((resnet, frame[:3]), (lstm, frame[3:])):
+        found = drawn(figure)
+        for row in rows.itertuples():
+            assert found[f"dot {row.arm} {row.row}"].get_xdata() == [row.ratio]
+            assert found[f"label {row.arm} {row.row}"].get_text().endswith(f" {row.ratio:.2f}×")
+    texts = [text.get_text() for text in resnet.axes[0].texts]
+    assert {"4.30 s", "1.80 s", "TF32 takes", "slower", "faster"} <= {*texts}
+
+
+def test_panels_share_one_log_axis_that_holds_every_end(frame):
+    axes = [figure.axes[0] for figure in dots(frame)]
+    assert {one.get_xscale() for one in axes} == {"log"}
+    assert len({one.get_xlim() for one in axes}) == 1
+    low, high = axes[0].get_xlim()
+    assert low < 0.75 and high > 4
+
+
+def test_intervals_are_drawn_and_ranges_of_hosts_are_paler(frame):
+    segments = {}
+    for one in dots(frame)[0].axes[0].collections:
+        (first, last), *_ = one.get_segments()
+        if first[1] == last[1]:
+            segments[first[0], last[0]] = one.get_alpha()
+    assert segments == {(0.86, 1.05): 0.5, (0.75, 0.85): 0.5, (1.6, 1.8): 1}
+
+
+def test_formats_differ_in_shape_and_colour(frame):
+    found = drawn(dots(frame)[0])
+    fp16, bf16 = found["dot amp_fp16 eager"], found["dot amp_bf16 eager"]
+    assert fp16.get_marker() != bf16.get_marker() and fp16.get_color() != bf16.get_color()
+
+
+def test_the_note_names_only_marks_that_are_there(frame):
+    assert "hosts" in dots_note(frame) or "host" in dots_note(frame)
+    only = frame[2:3]
+    assert "host" not in dots_note(only) and "grey" not in dots_note(only)
+    assert "grey" in dots_note(frame[3:]) and "95%" not in dots_note(frame[3:])
