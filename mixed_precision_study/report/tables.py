@@ -21,7 +21,7 @@ from ..judge.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, SAME_TO, judge
 from ..parameters import UserError
 from ..store.reading import NO_RECORD
-from ..store.record import comparison_key, is_explanation, last_metric, samples_in_epoch
+from ..store.record import comparison_key, is_explanation, last_metric
 from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
 from .selection import find_records, of_other_code, sort_out
 from .words import natural
@@ -312,7 +312,7 @@ def lent_baselines(groups: list[list[dict]]) -> list[tuple[dict, int]]:
 
 def training_row(record: dict, number: int) -> dict:
     """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without the data set."""
-    epochs, samples = record["epoch_seconds"], samples_in_epoch(record)
+    epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
     return {
         "run_id": record["run_id"],

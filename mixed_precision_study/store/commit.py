@@ -55,6 +55,11 @@ def suite_commit() -> str | None:
     return None
 
 
+def digest(value: Any) -> str:
+    """Return the SHA-256 hash of a JSON value in hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def code_cells(path: Path) -> list[Cell]:
     cells = [
         cell
@@ -78,9 +83,7 @@ def hash_of(notebook: Path) -> str | None:
     """
     with suppress(OSError, *MALFORMED):
         code = [cell.source for cell in code_cells(notebook) if not cell.sets_parameters]
-        return hashlib.sha256(
-            json.dumps([*code, package_hash(package_state())]).encode()
-        ).hexdigest()[:12]
+        return digest([*code, package_hash(package_state())])[:12]
     return None
 
 
@@ -122,7 +125,7 @@ def package_hash(state: tuple[tuple[str, int], ...]) -> str:
     files = {
         path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths
     }
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    return digest(files)
 
 
 def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
@@ -149,8 +152,7 @@ def keep_code(folder: Path, notebooks: Iterable[Path]) -> None:
     Its code.json maps each notebook to its `code_hash`, so that a record leads to its code.
     """
     hashes = {path.stem: hash_of(path) for path in sorted(notebooks)}
-    digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder / f"code-{digest}.zip"
+    path = folder / f"code-{digest(hashes)[:12]}.zip"
     if path.exists():
         return
     others = [
