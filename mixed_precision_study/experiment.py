@@ -9,10 +9,11 @@ import reprlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +49,6 @@ from .store.record import (
     ORDER_ENV,
     RunRecord,
     given_study,
-    is_of_other_version,
-    load,
     new_record,
     notebook_name,
     refused,
@@ -89,7 +88,7 @@ FOR_TRAINER = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Metric:
     """What `evaluate` returns.
 
@@ -109,10 +108,9 @@ class Metric:
 
     def __post_init__(self):
         if self.chance is not None:
-            object.__setattr__(self, "chance", number_of("chance of a Metric", self.chance))
-        if self.name is not None and not (
-            isinstance(self.name, str) and self.better in ("higher", "lower")
-        ):
+            self.chance = number_of("chance of a Metric", self.chance)
+        is_named = isinstance(self.name, str) and self.better in ("higher", "lower")
+        if self.name is not None and not is_named:
             raise UserError(
                 'a Metric needs a name and which is better, such as Metric("accuracy", better="higher").'
             )
@@ -209,9 +207,9 @@ class Experiment:
         (detached loss, hidden). The default is training_step in train/step.py, which is also a model for your own.
     make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
         torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
-    schedule(step, steps_per_epoch, metrics): returns the learning rate of the first parameter group, and the others
-        keep their ratio to it. `step` counts from 0 through all epochs, `metrics` are those of the epochs so far. The
-        default rate is constant.
+    schedule(step): returns the learning rate of the first parameter group, and the others keep their ratio to it.
+        `step` counts from 0 through all epochs. A schedule may also ask for `steps_per_epoch` and for `metrics`, those
+        of the epochs so far, by the names of its arguments. The default rate is constant.
     infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
     after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.
@@ -255,9 +253,7 @@ class Experiment:
         but not before all is timed, because what explains a training may slow the next one. A training that is alone is
         explained at once; several are explained with new models that train a little.
         """
-        if self.evaluate is not None and (
-            not isinstance(self.metric, Metric) or self.metric.name is None
-        ):
+        if self.evaluate is not None and getattr(self.metric, "name", None) is None:
             raise UserError(
                 'evaluate needs a metric, such as metric=Metric("accuracy", better="higher").'
             )
@@ -275,14 +271,6 @@ class Experiment:
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
         given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
-        places = [
-            load(Path(settings.output_dir, f"{record.run_id}.json")) for record in records.values()
-        ]
-        if older := {old.package_version for old in places if old and is_of_other_version(old)}:
-            kept = f"results of version {', '.join(sorted(older))} move into a folder beside the new ones"
-            print(
-                f"All trainings begin anew, because {settings.output_dir} holds an older measuring code; {kept}."
-            )
         # or it gives up
         with torch._dynamo.config.patch(
             fail_on_recompile_limit_hit="compile" in settings.execution
@@ -317,15 +305,15 @@ class Experiment:
             "train_samples": data.train_samples,
             "eval_samples": data.eval_samples,
             "sample_unit": data.sample_unit,
+            "data_on_device_mib": torch.cuda.memory_allocated() / MIB
+            if self.device.type == "cuda"
+            else None,
             "metric_name": metric.name,
             "metric_better": metric.better,
             "chance_metric": metric.chance,
             "metric_margin": metric.margin,
             "metric_margin_is_share": metric.margin_is_share,
             "metric_target": metric.target,
-            "data_on_device_mib": torch.cuda.memory_allocated() / MIB
-            if self.device.type == "cuda"
-            else None,
             **self.gpu.fields,
         }
 
@@ -354,20 +342,13 @@ class Experiment:
         }
         return Trainer(model, precision, self.compute_loss, device=self.device, **options)
 
-    def at_most(self, batches: Iterable) -> Iterator:
-        """Return the first `max_steps` of some batches, or all where it is 0."""
-        return itertools.islice(batches, self.parameters.max_steps or None)
-
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
         """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
-        batches = self.at_most(
-            self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
-        )
-        return (
-            prefetch_to_device(batches, side_stream(self.device))
-            if ahead and self.data.prefetch
-            else batches
-        )
+        every = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
+        batches = itertools.islice(every, self.parameters.max_steps or None)
+        if ahead and self.data.prefetch:
+            return prefetch_to_device(batches, side_stream(self.device))
+        return batches
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
         """Train a new model in `precision`, measure it and fill in the record."""
@@ -446,12 +427,13 @@ class Experiment:
         record.explanation_seconds = time.perf_counter() - began
 
     def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
+        """Return the learning rate of a step, of what the schedule asks for, or None without one."""
         schedule = self.schedule
-        return (
-            partial(schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
-            if schedule
-            else None
-        )
+        if schedule is None:
+            return None
+        known = {"steps_per_epoch": record.steps_per_epoch, "metrics": metrics}
+        asked = {name: known[name] for name in known.keys() & signature(schedule).parameters}
+        return lambda step: number_of("what schedule returned", schedule(step, **asked))
 
     def explain_afterwards(self, record: RunRecord) -> None:
         """Explain a run that is measured, with a new model that trains a few steps. A failure leaves its reason."""

@@ -456,21 +456,17 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     return path
 
 
-def is_of_other_version(old: RunRecord) -> bool:
-    return old.package_version not in (None, __version__)
-
-
 def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
-    """Keep a result whose place `new` takes, where that is of another version, of other data or of another model."""
-    if is_of_other_version(old):
+    """Keep a result whose place `new` takes, where it is of another version, data or model."""
+    if old.package_version not in (None, __version__):
         aside = path.parent / f"other_code-{old.package_version}"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-    elif new.data_fingerprint and (old.data_fingerprint, old.identity) != (
-        new.data_fingerprint,
-        new.identity,
-    ):
-        old.run_id += f"-{digest([old.data_fingerprint, old.identity])[:12]}"
+        print(f"The result of version {old.package_version} is kept in {aside}.")
+        return
+    was, now = ([one.data_fingerprint, one.identity] for one in (old, new))
+    if new.data_fingerprint and was != now:
+        old.run_id += f"-{digest(was)[:12]}"
         save_record(old, path.with_name(f"{old.run_id}.json"))
 
 
