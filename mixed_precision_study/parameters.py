@@ -8,7 +8,6 @@ that says what to do. This module does not need PyTorch.
 import ast
 import difflib
 import functools
-import json
 import os
 import re
 import reprlib
@@ -80,16 +79,6 @@ EachOnce = AfterValidator(lambda words: list(dict.fromkeys(words)))
 Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(words_in), EachOnce]
 
 
-def shown(default: Any, help: str) -> Any:
-    """Declare a parameter that stands in the notebook's parameters cell, with `help` as its comment."""
-    return Field(default, description=help)
-
-
-def hidden(default: Any, help: str) -> Any:
-    """Declare a parameter that may be assigned in the parameters cell, but does not stand there."""
-    return Field(default, description=help, json_schema_extra={"hidden": True})
-
-
 class Parameters(BaseModel):
     """Values that have been checked. A whole number does for a float, but no other type for another."""
 
@@ -101,47 +90,56 @@ class Parameters(BaseModel):
 class Common(Parameters):
     """What every experiment has."""
 
-    dataset: Text = shown("own", "name of the data")
-    model: Text = shown("own", "name of the model")
-    precisions: Precisions = shown(
-        ["fp32", "tf32", "amp_fp16", "amp_bf16"], "also o2_fp16, o3_fp16, bf16_true, fp8"
+    dataset: Text = Field("own", description="name of the data")
+    model: Text = Field("own", description="name of the model")
+    precisions: Precisions = Field(
+        ["fp32", "tf32", "amp_fp16", "amp_bf16"],
+        description="also o2_fp16, o3_fp16, bf16_true, fp8",
     )
-    batch_size: BatchSize = shown(1, "samples per step")
-    epochs: Count = shown(3, "passes through the training data")
-    max_steps: Whole = shown(0, "steps per epoch, and evaluation batches, at most; 0 for all")
-    lr: AboveZero = shown(0.1, "learning rate of SGD")
-    loss_scale: AboveZero | Literal["dynamic"] = shown(
-        "dynamic", 'for fp16: "dynamic", or a fixed number such as 128'
+    batch_size: BatchSize = Field(1, description="samples per step")
+    epochs: Count = Field(3, description="passes through the training data")
+    max_steps: Whole = Field(
+        0, description="steps per epoch, and evaluation batches, at most; 0 for all"
     )
-    execution: Execution = shown(
-        "eager", 'or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"'
+    lr: AboveZero = Field(0.1, description="learning rate of SGD")
+    loss_scale: AboveZero | Literal["dynamic"] = Field(
+        "dynamic", description='for fp16: "dynamic", or a fixed number such as 128'
     )
-    memory_limit_gib: FromZero = shown(
-        0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU"
+    execution: Execution = Field(
+        "eager",
+        description='or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"',
     )
-    seed: Seed = shown(0, "of weights")
-    data_dir: Text = shown("data", "folder of the data sets, for downloads and decoded images")
-    output_dir: Text = shown("outputs", "folder for the run records")
-    compile_mode: CompileMode = hidden("default", "coordinate-descent, max-autotune-no-cudagraphs")
-    scaler: Literal["pytorch", "device"] = hidden(
-        "pytorch", 'or "device": no step waits to read about overflows'
+    memory_limit_gib: FromZero = Field(
+        0.0, description="GiB of the GPU that PyTorch may take; 0 for the whole GPU"
     )
-    rounding: Literal["nearest", "stochastic"] = hidden(
-        "nearest", '"stochastic" keeps small updates in bf16_true'
+    seed: Seed = Field(0, description="of weights")
+    data_dir: Text = Field(
+        "data", description="folder of the data sets, for downloads and decoded images"
     )
-    repeat: Whole = hidden(
-        0, "number of this repetition, which run_all.py sets; only the first one explains"
+    output_dir: Text = Field("outputs", description="folder for the run records")
+    compile_mode: CompileMode = Field(
+        "default", description="coordinate-descent, max-autotune-no-cudagraphs"
+    )
+    scaler: Literal["pytorch", "device"] = Field(
+        "pytorch", description='or "device": no step waits to read about overflows'
+    )
+    rounding: Literal["nearest", "stochastic"] = Field(
+        "nearest", description='"stochastic" keeps small updates in bf16_true'
+    )
+    repeat: Whole = Field(
+        0,
+        description="number of this repetition, which run_all.py sets; only the first one explains",
     )
 
 
 class OwnExperiment(Common):
     """What compare() and an Experiment with a dict of parameters have besides."""
 
-    batch_size: Count = shown(1, "samples per step")
-    clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
-    accumulate: Count = hidden(1, "batches of a step, whose gradients are averaged")
-    channels_last: bool = shown(
-        False, "NHWC memory layout, which Tensor Cores prefer for convolutions"
+    batch_size: Count = Field(1, description="samples per step")
+    clip: FromZero = Field(0.0, description="largest norm of the gradient; 0: it is not clipped")
+    accumulate: Count = Field(1, description="batches of a step, whose gradients are averaged")
+    channels_last: bool = Field(
+        False, description="NHWC memory layout, which Tensor Cores prefer for convolutions"
     )
 
 
@@ -151,14 +149,9 @@ def timm_models() -> list[str]:
     found = find_spec("timm")
     if found is None or found.origin is None:
         return []
-    sources = (
-        path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py")
-    )
-    return [
-        name
-        for text in sources
-        for name in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
-    ]
+    paths = Path(found.origin).parent.glob("models/*.py")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
 
 
 def in_timm(name: str) -> str:
@@ -177,16 +170,16 @@ PLAIN = {
     "list": list,
     "dict": dict,
     "str": Text,
+    "float": Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), BeforeValidator(number_in)],
 }
-PLAIN["float"] = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), BeforeValidator(number_in)]
 NARROW = {
     "AboveZero": AboveZero,
     "Count": Count,
     "FromZero": FromZero,
     "Share": Share,
     "TimmModel": TimmModel,
+    "Whole": Whole,
 }
-NARROW["Whole"] = Whole
 
 
 def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
@@ -200,34 +193,26 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
         tree, lines = ast.parse(source), source.splitlines()
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.setdefault(node.id, (None, ""))
+                found[node.id] = None, ""
         for line in tree.body:
-            target = (
-                line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
-            )
-            if isinstance(target, ast.Name) and isinstance(line, ast.Assign | ast.AnnAssign):
-                written = getattr(line, "annotation", None)
-                quoted = (
-                    written.value
-                    if isinstance(written, ast.Constant)
-                    else written and ast.unparse(written)
-                )
-                comment = re.search(r"#\s*type:\s*(\S+)", lines[(line.end_lineno or 1) - 1])
-                found[target.id] = line.value, str(quoted or (comment[1] if comment else ""))
+            match line:
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found[name] = line.value, ast.unparse(line.annotation).strip("'")
+                case ast.Assign(targets=[ast.Name(id=name)], end_lineno=int(end)):
+                    comment = re.search(r"#\s*type:\s*(\S+)", lines[end - 1])
+                    found[name] = line.value, comment[1] if comment else ""
     return found
 
 
 def kind_of(annotation: str, common: Any, value: Any) -> Any:
     """Return the type of a parameter by its annotation, else by its `common` declaration, else by its value."""
     if annotation.startswith("Literal["):
-        words = annotation.removeprefix("Literal[").rstrip("]").split(",")
-        return Literal[tuple(word.strip(" '\"") for word in words)]
+        words = annotation.removeprefix("Literal[")
+        return Literal[tuple(re.findall(r"[^\s,'\"\]][^,'\"\]]*", words))]
     if annotation in NARROW:
         return NARROW[annotation]
     if common:
-        return functools.reduce(
-            lambda kind, rule: Annotated[kind, rule], common.metadata, common.annotation
-        )
+        return Annotated[common.annotation, Field(), *common.metadata]
     return (
         PLAIN.get(annotation)
         or PLAIN.get(type(value).__name__)
@@ -255,21 +240,16 @@ def declared_by(
                 f"{notebook} cannot have a parameter {name}, because pydantic needs that name; rename it."
             )
         fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
-    return create_model(notebook, __base__=base, **fields)
+    return create_model("Declared", __base__=base, **fields)
 
 
 def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -> str:
     """Return declared parameters as Python: one literal a line, with its help as the comment."""
-    lines = []
-    for name, field in declared.model_fields.items():
-        if name not in without:
-            default = (
-                json.dumps(field.default)
-                if isinstance(field.default, str | list)
-                else repr(field.default)
-            )
-            lines.append(f"{name} = {default}  # {field.description}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"{name} = {field.default!r}  # {field.description}"
+        for name, field in declared.model_fields.items()
+        if name not in without
+    )
 
 
 def checked(notebook: str, given: dict, declared: type[Parameters]) -> Any:
@@ -311,11 +291,9 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
             "the parameters cell was not run; it must assign precisions in plain Python."
         )
     names = assignments(source).keys()
-    declared = declared_by(
-        notebook, source, {name: namespace[name] for name in names if name in namespace}
-    )
-    given = {name: namespace[name] for name in (*names, *added) if name in namespace}
-    settings = checked(notebook, given, declared)
+    values = {name: namespace[name] for name in (*names, *added) if name in namespace}
+    own = {name: values[name] for name in names if name in values}
+    settings = checked(notebook, values, declared_by(notebook, source, own))
     if plan := planned():
         check_plan(plan, vars(settings))
     return writable(settings)
@@ -337,9 +315,7 @@ def own_parameters(name: str, given: dict) -> Any:
     """
     if plan := planned():
         check_plan(plan, given)
-        given = plan.parameters | {
-            key: value for key, value in given.items() if key not in (*plan.given, "output_dir")
-        }
+        given = plan.parameters | given | {"output_dir": plan.parameters["output_dir"]}
     return writable(checked(name, given, declared_by(name, "", given, OwnExperiment)))
 
 
@@ -403,13 +379,9 @@ def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
 
 def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
     """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
-    known = f"{intro} {', '.join(names)}."
-    return (
-        "".join(
-            f"did you mean {near}? {known[0].upper()}{known[1:]}" for near in nearest(name, names)
-        )
-        or known
-    )
+    known = f"{intro} {', '.join(names)}"
+    near = nearest(name, names)
+    return f"did you mean {near[0]}? ({known})" if near else f"{known}."
 
 
 def said_of(
@@ -419,22 +391,15 @@ def said_of(
 
     `sections` are names that only lead to the one that is wrong.
     """
-    first, *others = error.errors(include_url=False)
-    name = str(
-        next(
-            (part for part in first["loc"] if part not in sections),
-            "".join(map(str, first["loc"][-1:])),
-        )
-    )
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    place = first["loc"]
+    name = next((part for part in place if part not in sections), place[-1])
     if first["type"] == "extra_forbidden":
-        return f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}"
+        return f"{what} has no parameter {name}; {did_you_mean(str(name), sorted(known))}"
     if first["type"] == "missing":
         return f"{what} lacks {name}."
-    wanted = [
-        one["msg"]
-        for one in (first, *others)
-        if name in one["loc"] and one["input"] is first["input"]
-    ]
+    wanted = [one["msg"] for one in errors if name in one["loc"] and one["input"] is first["input"]]
     words = re.sub(r"\b[A-Z]\w+ should", "it must", " or ".join(dict.fromkeys(wanted)))
-    verb = "holds" if any(isinstance(place, int) for place in first["loc"]) else "is"
+    verb = "holds" if any(isinstance(part, int) for part in place) else "is"
     return f"{name} {verb} {reprlib.repr(first['input'])}; {words}."
