@@ -229,7 +229,7 @@ class Experiment:
     metric: Metric | None = None
     _: KW_ONLY
     training_step: Callable | None = None
-    make_optimizer: Callable | None = None
+    make_optimizer: Any = None
     schedule: Callable | None = None
     infer: Callable = first_outputs
     after_training: Callable | None = None
@@ -335,12 +335,16 @@ class Experiment:
             # oneDNN's recurrent networks support 16-bit types on some processors only.
             torch.backends.mkldnn.set_flags(_enabled=PRECISIONS[precision]["autocast"] is None)
         options = {name: getattr(settings, name) for name in FOR_TRAINER if hasattr(settings, name)}
-        options |= {
-            "step_function": self.training_step,
-            "make_optimizer": self.make_optimizer,
-            "data": self.data,
-        }
-        return Trainer(model, precision, self.compute_loss, device=self.device, **options)
+        return Trainer(
+            model,
+            precision,
+            self.compute_loss,
+            device=self.device,
+            step_function=self.training_step,
+            make_optimizer=self.make_optimizer,
+            data=self.data,
+            **options,
+        )
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
         """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
@@ -384,14 +388,10 @@ class Experiment:
         allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or settings.batch_size
         if size == "max":
-            make_trainer, batches = (
-                partial(self.make_trainer, precision),
-                partial(self.batches, 0, precision),
-            )
             size = largest_batch(
                 record,
-                make_trainer,
-                batches,
+                partial(self.make_trainer, precision),
+                partial(self.batches, 0, precision),
                 self.device,
                 data.largest_batch,
                 data.samples_per_item,

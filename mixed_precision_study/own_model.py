@@ -313,8 +313,9 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
         with process_as_found():
             model = make_model()
             check_model(model)
-            parts = [part for part in model.modules() if isinstance(part, torch.nn.RNNBase)]
-            data.seeds_gpu = not any(part.dropout for part in parts)
+            data.seeds_gpu = not any(
+                isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules()
+            )
             make_optimizer = functions["make_optimizer"] or torch.optim.SGD
             optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
             check_optimizer(optimizer, functions["training_step"] is None)

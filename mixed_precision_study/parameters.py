@@ -59,11 +59,9 @@ def number_in(value: Any, info: ValidationInfo) -> Any:
 
 def words_in(value: Any, info: ValidationInfo) -> Any:
     """Return the words of a text that a person gave, between its commas."""
-    return (
-        [word.strip() for word in value.split(",")]
-        if info.context and isinstance(value, str)
-        else value
-    )
+    if info.context and isinstance(value, str):
+        return [word.strip() for word in value.split(",")]
+    return value
 
 
 # and no half of a surrogate pair

@@ -49,12 +49,9 @@ def json_files(
     Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files before archives,
     because the order decides which of several copies of a record stands, see sort_out(). No link is followed.
     """
-    named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")} or {
-        folder.name: folder
-    }
-    for name, path in sorted(
-        named.items(), key=lambda one: (len(one[1].parts), one[1].suffix == ".zip", one[1])
-    ):
+    paths = [*folder.rglob("*")] or [folder]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path.suffix == ".zip", path)):
+        name = path.relative_to(folder).as_posix() if path != folder else folder.name
         if HIDDEN.search(name) or path.is_dir():
             continue
         if path.suffix == ".json":

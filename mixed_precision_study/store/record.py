@@ -557,9 +557,12 @@ def lifted(flat: dict) -> dict:
         raise ValueError(
             f"version {version} wrote it; only records of 0.3 and later are read, so read it with 0.3"
         )
-    given: dict[str, Any] = MARGINS_OF_0_3.get(flat.get("metric_name") or "", {})
-    given = {"data_folder": FOLDERS_OF_0_3.get(flat.get("notebook") or ""), **given, **flat}
-    given.pop("schema_version", None)  # that of the flat form
+    given: dict[str, Any] = {
+        "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
+        **MARGINS_OF_0_3.get(str(flat.get("metric_name")), {}),
+        **flat,
+        "schema_version": 2,  # of the nested form
+    }
     nested: dict = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
     for name in given.keys() - nested["settings"].keys():
         part = nested
@@ -645,15 +648,15 @@ def comparison_key(record: dict) -> tuple:
     """
     # a run that ended early has only the second
     used = record["dataset_used"] or data_asked_for(record)
-    values = {**record, "dataset_used": used}
-    fields = [(name, json.dumps(values[name])) for name in SAME]
+    same = {name: record[name] for name in SAME} | {"dataset_used": used}
     named = {
         f"{name} (parameter)" if name in SAME else name: value
         for name, value in record["settings"].items()
         if name not in OF_ONE_RUN
     }
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
-    return (*fields, *((name, json.dumps(named[name])) for name in sorted(named)))
+    pairs = [*same.items(), *sorted(named.items())]
+    return tuple((name, json.dumps(value)) for name, value in pairs)
 
 
 def is_explanation(record: dict) -> bool:
