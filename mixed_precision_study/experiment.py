@@ -334,7 +334,7 @@ class Experiment:
         ):
             # oneDNN's recurrent networks support 16-bit types on some processors only.
             torch.backends.mkldnn.set_flags(_enabled=PRECISIONS[precision]["autocast"] is None)
-        options = {name: getattr(settings, name) for name in FOR_TRAINER if hasattr(settings, name)}
+        options = {name: value for name, value in vars(settings).items() if name in FOR_TRAINER}
         return Trainer(
             model,
             precision,
@@ -498,16 +498,13 @@ class Experiment:
 
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
-    parts = ["inference", "profile", "limit", "ledger"]
+    mode = PRECISIONS[record.precision]
+    record.inference_reason = record.profile_reason = reason
+    record.limit_reason = record.ledger_reason = reason
     if "fp16" in record.precision:
-        parts.append("gradient")
-    if (
-        PRECISIONS[record.precision]["weights"] != torch.float32
-        and not PRECISIONS[record.precision]["masters"]
-    ):
-        parts.append("update")
-    for part in parts:
-        setattr(record, f"{part}_reason", reason)
+        record.gradient_reason = reason
+    if mode["weights"] != torch.float32 and not mode["masters"]:
+        record.update_reason = reason
 
 
 def explain(

@@ -25,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     ValidationInfo,
     create_model,
@@ -66,6 +67,7 @@ def words_in(value: Any, info: ValidationInfo) -> Any:
 
 # and no half of a surrogate pair
 Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")]
+Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 FromZero = Annotated[float, Field(ge=0, le=MAX_NUMBER), BeforeValidator(number_in)]
@@ -164,7 +166,7 @@ def in_timm(name: str) -> str:
 TimmModel = Annotated[Text, AfterValidator(in_timm)]
 PLAIN = {
     "bool": bool,
-    "int": Annotated[int, Field(gt=-(2**63), lt=2**63)],
+    "int": Integer,
     "list": list,
     "dict": dict,
     "str": Text,
@@ -211,11 +213,7 @@ def kind_of(annotation: str, common: Any, value: Any) -> Any:
         return NARROW[annotation]
     if common:
         return Annotated[common.annotation, Field(), *common.metadata]
-    return (
-        PLAIN.get(annotation)
-        or PLAIN.get(type(value).__name__)
-        or bool | int | float | str | list | dict | None
-    )
+    return PLAIN.get(annotation) or PLAIN.get(type(value).__name__) or JsonValue
 
 
 def declared_by(
@@ -280,10 +278,10 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
     """
     source, added = "", set[str]()
     for cell in namespace.get("In", ()):
-        if "precisions" in assignments(cell) and not cell.startswith(ADDED):
-            source, added = cell, set()  # the parameters cell, perhaps run once more
-        elif cell.startswith(ADDED):
+        if cell.startswith(ADDED):
             added |= assignments(cell).keys()
+        elif "precisions" in assignments(cell):
+            source, added = cell, set()  # the parameters cell, perhaps run once more
     if not source:
         raise UserError(
             "the parameters cell was not run; it must assign precisions in plain Python."

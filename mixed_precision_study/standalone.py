@@ -49,8 +49,7 @@ def standalone_notebook(path: Path, packed: bytes) -> str:
     finder = next(cell for cell in notebook["cells"] if cell.get("id") == "finder")
     text = base64.b85encode(packed).decode()
     lines = "\n".join(f'    "{line}"' for line in re.findall(LINE, text))
-    source = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
-    finder["source"] = source.splitlines(keepends=True)
+    finder["source"] = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 

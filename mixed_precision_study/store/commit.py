@@ -109,10 +109,7 @@ def package_state() -> tuple[tuple[str, int], ...]:
 def package_hash(state: tuple[tuple[str, int], ...]) -> str:
     """Return the hash of the files in `state`, as package_state() gives it. Unchanged files are read once."""
     paths = [Path(path) for path, _ in state]
-    files = {
-        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths
-    }
-    return digest(files)
+    return digest({path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in paths})
 
 
 def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:

@@ -28,16 +28,12 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     for name, read in json_files(Path(folder), left_out):
         try:
             value = json.loads(read())
+            if isinstance(value, dict) and ("run" in value or "run_id" in value):
+                records.append({**flat_record(record_of(value)), "path": name})
+            elif PurePath(name).name not in BESIDE_RECORDS:
+                left_out.append((name, NO_RECORD))
         except Exception as error:  # a broken archive raises whatever it likes
             left_out.append((name, f"not readable ({error})"))
-            continue
-        if isinstance(value, dict) and ("run" in value or "run_id" in value):
-            try:
-                records.append({**flat_record(record_of(value)), "path": name})
-            except ValueError as error:
-                left_out.append((name, str(error)))
-        elif PurePath(name).name not in BESIDE_RECORDS:
-            left_out.append((name, NO_RECORD))
     return records, left_out
 
 

@@ -23,6 +23,7 @@ from ..parameters import (
     MAX_NUMBER,
     BatchSize,
     Common,
+    Integer,
     Precision,
     Seed,
     Text,
@@ -32,7 +33,6 @@ from ..parameters import (
 from .commit import NOTEBOOK_ENV, digest, hash_that_ran
 from .files import read_file, written_whole
 
-Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Number = Integer | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Positive = Annotated[Number, Field(gt=0)]
 # What was not measured, or is not of this run, is None.
