@@ -147,9 +147,9 @@ class OwnExperiment(Common):
 def timm_models() -> list[str]:
     """Return the models of timm by its source, because loading it takes many seconds; nothing where there is none."""
     found = find_spec("timm")
-    if found is None or found.origin is None:
+    if found is None:
         return []
-    paths = Path(found.origin).parent.glob("models/*.py")
+    paths = Path(str(found.origin)).parent.glob("models/*.py")
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     return re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
 
@@ -299,8 +299,10 @@ def check_plan(plan: Planned, given: dict) -> None:
     """Raise UserError where a value contradicts what run_all.py has planned, but for the folder, which it sets."""
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
-            reason = f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it"
-            raise UserError(f"{reason}; assign {key} in the parameters cell and pass {key}={key}.")
+            raise UserError(
+                f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it;"
+                f" assign {key} in the parameters cell and pass {key}={key}."
+            )
 
 
 def own_parameters(name: str, given: dict) -> Any:
@@ -322,8 +324,9 @@ def writable(settings: Any) -> Any:
         with tempfile.TemporaryFile(dir=settings.output_dir):
             return settings
     except OSError as error:
-        reason = f"cannot be written ({error.strerror}); choose another folder"
-        raise UserError(f"output_dir {settings.output_dir!r} {reason}.") from None
+        raise UserError(
+            f"output_dir {settings.output_dir!r} cannot be written ({error.strerror}); choose another folder."
+        ) from None
 
 
 ADDED = "# Parameters\n"  # the first line of the cell that papermill adds
@@ -369,7 +372,7 @@ def error_line(error: BaseException) -> str:
 
 def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
     """Return the names that are most like `name`, or begin with it."""
-    near = difflib.get_close_matches(name, names, count, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, count)
     return near or [one for one in names if one.startswith(name)][:count]
 
 

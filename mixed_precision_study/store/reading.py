@@ -48,7 +48,7 @@ def json_files(
     paths = [*folder.rglob("*")] or [folder]
     for path in sorted(paths, key=lambda path: (len(path.parts), path.suffix == ".zip", path)):
         name = path.relative_to(folder).as_posix() if path != folder else folder.name
-        if HIDDEN.search(name) or path.is_dir():
+        if HIDDEN.search(name):
             continue
         if path.suffix == ".json":
             yield name, partial(read_file, path)

@@ -265,7 +265,6 @@ class Work(Section):
     achieved_tflop_per_second: MaybeNumber = None  # flops_per_step / median timed step
     # measured on this GPU in the run's arithmetic
     ceiling_matmul_tflop_per_second: MaybeNumber = None
-    ceiling_conv_tflop_per_second: MaybeNumber = None  # older records: the same of a convolution
     ceiling_copy_gb_per_second: MaybeNumber = None  # measured; read plus written
     # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
     compute_limit_fraction: MaybeNumber = None
