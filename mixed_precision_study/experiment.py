@@ -207,9 +207,10 @@ class Experiment:
         (detached loss, hidden). The default is training_step in train/step.py, which is also a model for your own.
     make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
         torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
-    schedule(step): returns the learning rate of the first parameter group, and the others keep their ratio to it.
-        `step` counts from 0 through all epochs. A schedule may also ask for `steps_per_epoch` and for `metrics`, those
-        of the epochs so far, by the names of its arguments. The default rate is constant.
+    schedule(step): returns the learning rate of the first parameter group, and the others keep
+        their ratio to it. `step` counts from 0 through all epochs. A schedule may also ask, by the
+        names of its arguments, for `steps_per_epoch` and for `metrics`, those of the epochs so far.
+        The default rate is constant.
     infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
     after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.
@@ -427,7 +428,7 @@ class Experiment:
         record.explanation_seconds = time.perf_counter() - began
 
     def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
-        """Return the learning rate of a step, of what the schedule asks for, or None without one."""
+        """Return the schedule as a function of the step alone, or None where there is none."""
         schedule = self.schedule
         if schedule is None:
             return None

@@ -163,6 +163,7 @@ def compare(
     check_functions(functions, settings[0].clip)
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
+    new_model, loss = new_models(make_model), loss_of(compute_loss)
     gpu = preflight(settings[0], {"max_steps": STEPS_WITHOUT_GPU})
     data = IterableData(
         batches,
@@ -174,7 +175,6 @@ def compare(
     )
     data.used, data.seed, data.device = name, settings[0].seed, gpu.device
     data.title = None if settings[0].dataset == "own" else settings[0].dataset
-    new_model, loss = new_models(make_model), loss_of(compute_loss)
     identity = identity_of_first(new_model, functions, data)
     records: list[RunRecord] = []
     for one in settings:
@@ -194,23 +194,26 @@ def compare(
             identity=identity,
         ).run()
         results.show(records[-len(one.precisions) :])
-    statuses = {record.status for record in records}
-    if gpu.device.type == "cuda" and statuses == {"ok"}:
+    say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
+    reasons = [record.reason for record in records if record.status == "failed"]
+    if reasons and {record.status for record in records} <= {"failed", "unsupported"}:
+        raise UserError(f"every training failed, the first with {reasons[0]}")
+    return records
+
+
+def say_what_comes_next(records: list[RunRecord], folder: str) -> None:
+    """Print how the numbers of these records get an interval, and what shows all of them."""
+    if {(record.status, record.device_type) for record in records} == {("ok", "cuda")}:
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
-    folder = os.path.abspath(settings[0].output_dir)
     if RUN_ALL.exists():
         words = "python", os.path.relpath(RUN_ALL), "--report", folder
         print(f"The report: {shlex.join(words)}")
     else:  # installed, without what draws a report
         print(f"All numbers: mixed_precision_study.report.tables.read_tables({folder!r}).ratios")
-    if "failed" in statuses <= {"failed", "unsupported"}:
-        reason = next(record.reason for record in records if record.status == "failed")
-        raise UserError(f"every training failed, the first with {reason}")
-    return records
 
 
-def checked_parameters(name: str, parameters: dict[str, Any]) -> list[Any]:
-    """Return the parameters of compare(), completed and checked, for each execution that it is given."""
+def checked_parameters(name: str, parameters: dict) -> list:
+    """Return the parameters of compare(), completed and checked, for each execution given."""
     given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
     executions = given.get("execution")
     if not isinstance(executions, list | tuple) or not executions:  # none is refused as a wrong one
@@ -223,18 +226,20 @@ def checked_parameters(name: str, parameters: dict[str, Any]) -> list[Any]:
     return [own_parameters(name, given | {"execution": execution}) for execution in executions]
 
 
-def check_functions(functions: dict[str, Callable | None], clip: float) -> None:
-    """Raise UserError where one of the functions given is none, or where they do not go together."""
+def check_functions(functions: dict, clip: float) -> None:
+    """Raise UserError where one of the functions given is none, or where two exclude each other."""
     for name, function in functions.items():
         if function is not None:
             arguments_of(name, function)
     if isinstance(functions["make_model"], torch.nn.Module):
         raise UserError(
-            "make_model must be a function that returns a new model, for each precision begins with one."
+            "make_model must be a function that returns a new model,"
+            " because each precision begins with one."
         )
     if clip and functions["training_step"]:
         raise UserError(
-            "clip belongs to the usual step, so clip within your own training_step and leave it out here."
+            "clip belongs to the usual step, so clip within your own training_step"
+            " and leave it out here."
         )
 
 
@@ -247,7 +252,8 @@ def arguments_of(what: str, function: Any) -> list[str]:
         arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise UserError(
-            f"{what} is {kind_of(function)}; it must be a function, written in Python, of what help(compare) says."
+            f"{what} is {kind_of(function)}; it must be a function written in Python, and"
+            " help(compare) says what it takes and returns."
         ) from None
     return [one.name for one in arguments if one.default is one.empty or one.name == "hidden"]
 
@@ -272,9 +278,9 @@ def loss_of(compute_loss: Callable) -> Callable:
         is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
-                f"compute_loss returned {kind_of(returned)}; it must return the mean loss, a scalar tensor that"
-                " depends on the model, or (loss, hidden) where it takes `hidden`, so add several losses up, and"
-                " take the .loss of a model's output."
+                f"compute_loss returned {kind_of(returned)}; it must return the mean loss, a scalar"
+                " tensor that depends on the model, or (loss, hidden) where it takes `hidden`, so"
+                " add several losses up, and take the .loss of a model's output."
             )
         return pair
 
@@ -289,14 +295,15 @@ def kind_of(value: Any) -> str:
 
 
 def new_models(make_model: Callable) -> Callable:
-    """Return the reader's own function, which stops with a sentence where it returns no new model."""
+    """Return the reader's function, which stops with a sentence where it returns no new model."""
     made: Any = weakref.WeakSet()
 
     def new_model() -> torch.nn.Module:
         model = make_model()
         if not isinstance(model, torch.nn.Module) or model in made:
             raise UserError(
-                f"make_model returned {kind_of(model)}; it must return a torch.nn.Module, and never one twice."
+                f"make_model returned {kind_of(model)}; it must return a torch.nn.Module,"
+                " and never one twice."
             )
         made.add(model)
         return model
@@ -327,7 +334,7 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
 
 
 def check_model(model: torch.nn.Module) -> None:
-    """Raise UserError where a model has no shapes yet, and print which part stays in evaluation mode."""
+    """Raise UserError where a model has no shapes yet; print which part is in evaluation mode."""
     if any(map(torch.nn.parameter.is_lazy, model.parameters())):
         raise UserError(
             "make_model returned lazy modules; call the model there on a batch, to give it shapes."
@@ -335,7 +342,8 @@ def check_model(model: torch.nn.Module) -> None:
     left = [name for name, part in model.named_modules() if model.training and not part.training]
     if left:
         print(
-            f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it."
+            f"make_model leaves {left[0]} in evaluation mode,"
+            " so that part of the model is trained in it."
         )
 
 

@@ -188,7 +188,7 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
     These are `name: int = 2` and `name = 2  # type: int`. A value that is not known beforehand is None, and so are all
     values of a cell with a magic, which is not plain Python and assigns nothing.
     """
-    found: dict[str, tuple[ast.expr | None, str]] = {}
+    found: dict[str, tuple] = {}
     with suppress(SyntaxError):
         tree, lines = ast.parse(source), source.splitlines()
         for node in ast.walk(tree):
@@ -300,8 +300,8 @@ def check_plan(plan: Planned, given: dict) -> None:
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
             raise UserError(
-                f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it;"
-                f" assign {key} in the parameters cell and pass {key}={key}."
+                f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts"
+                f" it; assign {key} in the parameters cell and pass {key}={key}."
             )
 
 
@@ -325,7 +325,8 @@ def writable(settings: Any) -> Any:
             return settings
     except OSError as error:
         raise UserError(
-            f"output_dir {settings.output_dir!r} cannot be written ({error.strerror}); choose another folder."
+            f"output_dir {settings.output_dir!r} cannot be written ({error.strerror});"
+            " choose another folder."
         ) from None
 
 

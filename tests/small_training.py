@@ -63,7 +63,7 @@ def make_trainer(precision, loss=compute_loss, **options):
 
 
 def losses_of_a_loop(model, optimizer, loss, epochs):
-    """Train by the loop that everybody writes, and return the mean loss of each epoch, which is its batches."""
+    """Train by the loop that everybody writes; return the mean loss of each epoch's batches."""
     means = []
     for batches in epochs:
         losses = []

@@ -358,9 +358,9 @@ class RunRecord(Section):
         vars(self.part_with(name))[name] = value
 
 
-def places_in(section: type[BaseModel], above: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, tuple] = {}
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -583,7 +583,7 @@ class Settings(Common):
 def record_of(value: Any) -> RunRecord:
     """Return the record in a JSON value.
 
-    Raises ValueError, with the reason, where there is none or where its fields contradict each other.
+    Raises ValueError, with the reason, where there is none or its fields contradict each other.
     """
     if not isinstance(value, dict):
         raise ValueError("it is no record")
