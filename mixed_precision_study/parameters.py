@@ -83,64 +83,64 @@ class Parameters(BaseModel):
     """Values that have been checked. A whole number does for a float, but no other type for another."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
 
 class Common(Parameters):
     """What every experiment has."""
 
-    dataset: Text = Field("own", description="name of the data")
-    model: Text = Field("own", description="name of the model")
-    precisions: Precisions = Field(
-        ["fp32", "tf32", "amp_fp16", "amp_bf16"],
-        description="also o2_fp16, o3_fp16, bf16_true, fp8",
-    )
-    batch_size: BatchSize = Field(1, description="samples per step")
-    epochs: Count = Field(3, description="passes through the training data")
-    max_steps: Whole = Field(
-        0, description="steps per epoch, and evaluation batches, at most; 0 for all"
-    )
-    lr: AboveZero = Field(0.1, description="learning rate of SGD")
-    loss_scale: AboveZero | Literal["dynamic"] = Field(
-        "dynamic", description='for fp16: "dynamic", or a fixed number such as 128'
-    )
-    execution: Execution = Field(
-        "eager",
-        description='or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"',
-    )
-    memory_limit_gib: FromZero = Field(
-        0.0, description="GiB of the GPU that PyTorch may take; 0 for the whole GPU"
-    )
-    seed: Seed = Field(0, description="of weights")
-    data_dir: Text = Field(
-        "data", description="folder of the data sets, for downloads and decoded images"
-    )
-    output_dir: Text = Field("outputs", description="folder for the run records")
-    compile_mode: CompileMode = Field(
-        "default", description="coordinate-descent, max-autotune-no-cudagraphs"
-    )
-    scaler: Literal["pytorch", "device"] = Field(
-        "pytorch", description='or "device": no step waits to read about overflows'
-    )
-    rounding: Literal["nearest", "stochastic"] = Field(
-        "nearest", description='"stochastic" keeps small updates in bf16_true'
-    )
-    repeat: Whole = Field(
-        0,
-        description="number of this repetition, which run_all.py sets; only the first one explains",
-    )
+    dataset: Text = "own"
+    """name of the data"""
+    model: Text = "own"
+    """name of the model"""
+    precisions: Precisions = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+    """also o2_fp16, o3_fp16, bf16_true, fp8"""
+    batch_size: BatchSize = 1
+    """samples per step"""
+    epochs: Count = 3
+    """passes through the training data"""
+    max_steps: Whole = 0
+    """steps per epoch, and evaluation batches, at most; 0 for all"""
+    lr: AboveZero = 0.1
+    """learning rate of SGD"""
+    loss_scale: AboveZero | Literal["dynamic"] = "dynamic"
+    """for fp16: "dynamic", or a fixed number such as 128"""
+    execution: Execution = "eager"
+    """or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph" (both)"""
+    memory_limit_gib: FromZero = 0.0
+    """GiB of the GPU that PyTorch may take; 0 for the whole GPU"""
+    seed: Seed = 0
+    """of weights"""
+    data_dir: Text = "data"
+    """folder of the data sets, for downloads and decoded images"""
+    output_dir: Text = "outputs"
+    """folder for the run records"""
+    compile_mode: CompileMode = "default"
+    """coordinate-descent, max-autotune-no-cudagraphs"""
+    scaler: Literal["pytorch", "device"] = "pytorch"
+    """or "device": no step waits to read about overflows"""
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    """with "stochastic", small updates of bf16_true are kept"""
+    repeat: Whole = 0
+    """number of this repetition, which run_all.py sets; only the first one explains"""
 
 
 class OwnExperiment(Common):
     """What compare() and an Experiment with a dict of parameters have besides."""
 
-    batch_size: Count = Field(1, description="samples per step")
-    clip: FromZero = Field(0.0, description="largest norm of the gradient; 0: it is not clipped")
-    accumulate: Count = Field(1, description="batches of a step, whose gradients are averaged")
-    channels_last: bool = Field(
-        False, description="NHWC memory layout, which Tensor Cores prefer for convolutions"
-    )
+    batch_size: Count = 1
+    """samples per step"""
+    clip: FromZero = 0.0
+    """largest norm of the gradient; 0: it is not clipped"""
+    accumulate: Count = 1
+    """batches of a step, whose gradients are averaged"""
+    channels_last: bool = False
+    """NHWC memory layout, which Tensor Cores prefer for convolutions"""
 
 
 @functools.cache
