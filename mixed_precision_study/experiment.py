@@ -9,10 +9,11 @@ import reprlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +49,6 @@ from .store.record import (
     ORDER_ENV,
     RunRecord,
     given_study,
-    is_of_other_version,
-    load,
     new_record,
     notebook_name,
     refused,
@@ -89,7 +88,7 @@ FOR_TRAINER = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Metric:
     """What `evaluate` returns.
 
@@ -109,10 +108,9 @@ class Metric:
 
     def __post_init__(self):
         if self.chance is not None:
-            object.__setattr__(self, "chance", number_of("chance of a Metric", self.chance))
-        if self.name is not None and not (
-            isinstance(self.name, str) and self.better in ("higher", "lower")
-        ):
+            self.chance = number_of("chance of a Metric", self.chance)
+        is_named = isinstance(self.name, str) and self.better in ("higher", "lower")
+        if self.name is not None and not is_named:
             raise UserError(
                 'a Metric needs a name and which is better, such as Metric("accuracy", better="higher").'
             )
@@ -209,9 +207,10 @@ class Experiment:
         (detached loss, hidden). The default is training_step in train/step.py, which is also a model for your own.
     make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
         torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
-    schedule(step, steps_per_epoch, metrics): returns the learning rate of the first parameter group, and the others
-        keep their ratio to it. `step` counts from 0 through all epochs, `metrics` are those of the epochs so far. The
-        default rate is constant.
+    schedule(step): returns the learning rate of the first parameter group, and the others keep
+        their ratio to it. `step` counts from 0 through all epochs. A schedule may also ask, by the
+        names of its arguments, for `steps_per_epoch` and for `metrics`, those of the epochs so far.
+        The default rate is constant.
     infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
     after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.
@@ -231,7 +230,7 @@ class Experiment:
     metric: Metric | None = None
     _: KW_ONLY
     training_step: Callable | None = None
-    make_optimizer: Callable | None = None
+    make_optimizer: Any = None
     schedule: Callable | None = None
     infer: Callable = first_outputs
     after_training: Callable | None = None
@@ -255,9 +254,7 @@ class Experiment:
         but not before all is timed, because what explains a training may slow the next one. A training that is alone is
         explained at once; several are explained with new models that train a little.
         """
-        if self.evaluate is not None and (
-            not isinstance(self.metric, Metric) or self.metric.name is None
-        ):
+        if self.evaluate is not None and getattr(self.metric, "name", None) is None:
             raise UserError(
                 'evaluate needs a metric, such as metric=Metric("accuracy", better="higher").'
             )
@@ -275,14 +272,6 @@ class Experiment:
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
         given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
-        places = [
-            load(Path(settings.output_dir, f"{record.run_id}.json")) for record in records.values()
-        ]
-        if older := {old.package_version for old in places if old and is_of_other_version(old)}:
-            kept = f"results of version {', '.join(sorted(older))} move into a folder beside the new ones"
-            print(
-                f"All trainings begin anew, because {settings.output_dir} holds an older measuring code; {kept}."
-            )
         # or it gives up
         with torch._dynamo.config.patch(
             fail_on_recompile_limit_hit="compile" in settings.execution
@@ -317,15 +306,15 @@ class Experiment:
             "train_samples": data.train_samples,
             "eval_samples": data.eval_samples,
             "sample_unit": data.sample_unit,
+            "data_on_device_mib": torch.cuda.memory_allocated() / MIB
+            if self.device.type == "cuda"
+            else None,
             "metric_name": metric.name,
             "metric_better": metric.better,
             "chance_metric": metric.chance,
             "metric_margin": metric.margin,
             "metric_margin_is_share": metric.margin_is_share,
             "metric_target": metric.target,
-            "data_on_device_mib": torch.cuda.memory_allocated() / MIB
-            if self.device.type == "cuda"
-            else None,
             **self.gpu.fields,
         }
 
@@ -346,28 +335,25 @@ class Experiment:
         ):
             # oneDNN's recurrent networks support 16-bit types on some processors only.
             torch.backends.mkldnn.set_flags(_enabled=PRECISIONS[precision]["autocast"] is None)
-        options = {name: getattr(settings, name) for name in FOR_TRAINER if hasattr(settings, name)}
-        options |= {
-            "step_function": self.training_step,
-            "make_optimizer": self.make_optimizer,
-            "data": self.data,
-        }
-        return Trainer(model, precision, self.compute_loss, device=self.device, **options)
-
-    def at_most(self, batches: Iterable) -> Iterator:
-        """Return the first `max_steps` of some batches, or all where it is 0."""
-        return itertools.islice(batches, self.parameters.max_steps or None)
+        options = {name: value for name, value in vars(settings).items() if name in FOR_TRAINER}
+        return Trainer(
+            model,
+            precision,
+            self.compute_loss,
+            device=self.device,
+            step_function=self.training_step,
+            make_optimizer=self.make_optimizer,
+            data=self.data,
+            **options,
+        )
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
         """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
-        batches = self.at_most(
-            self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
-        )
-        return (
-            prefetch_to_device(batches, side_stream(self.device))
-            if ahead and self.data.prefetch
-            else batches
-        )
+        every = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
+        batches = itertools.islice(every, self.parameters.max_steps or None)
+        if ahead and self.data.prefetch:
+            return prefetch_to_device(batches, side_stream(self.device))
+        return batches
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
         """Train a new model in `precision`, measure it and fill in the record."""
@@ -403,14 +389,10 @@ class Experiment:
         allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or settings.batch_size
         if size == "max":
-            make_trainer, batches = (
-                partial(self.make_trainer, precision),
-                partial(self.batches, 0, precision),
-            )
             size = largest_batch(
                 record,
-                make_trainer,
-                batches,
+                partial(self.make_trainer, precision),
+                partial(self.batches, 0, precision),
                 self.device,
                 data.largest_batch,
                 data.samples_per_item,
@@ -446,12 +428,13 @@ class Experiment:
         record.explanation_seconds = time.perf_counter() - began
 
     def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
+        """Return the schedule as a function of the step alone, or None where there is none."""
         schedule = self.schedule
-        return (
-            partial(schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
-            if schedule
-            else None
-        )
+        if schedule is None:
+            return None
+        known = {"steps_per_epoch": record.steps_per_epoch, "metrics": metrics}
+        asked = {name: known[name] for name in known.keys() & signature(schedule).parameters}
+        return lambda step: number_of("what schedule returned", schedule(step, **asked))
 
     def explain_afterwards(self, record: RunRecord) -> None:
         """Explain a run that is measured, with a new model that trains a few steps. A failure leaves its reason."""
@@ -516,16 +499,13 @@ class Experiment:
 
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
-    parts = ["inference", "profile", "limit", "ledger"]
+    mode = PRECISIONS[record.precision]
+    record.inference_reason = record.profile_reason = reason
+    record.limit_reason = record.ledger_reason = reason
     if "fp16" in record.precision:
-        parts.append("gradient")
-    if (
-        PRECISIONS[record.precision]["weights"] != torch.float32
-        and not PRECISIONS[record.precision]["masters"]
-    ):
-        parts.append("update")
-    for part in parts:
-        setattr(record, f"{part}_reason", reason)
+        record.gradient_reason = reason
+    if mode["weights"] != torch.float32 and not mode["masters"]:
+        record.update_reason = reason
 
 
 def explain(

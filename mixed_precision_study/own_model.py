@@ -12,15 +12,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from .experiment import FROZEN, Experiment, Metric, number_of, own_parameters
-from .parameters import UserError, planned
+from .experiment import FROZEN, Experiment, Metric, preflight
+from .parameters import UserError, own_parameters, planned
 from .store.record import RunRecord, notebook_name
 from .tasks.iterable import IterableData, random_state, set_random_state
 from .train.identity import identity_of
@@ -29,8 +28,6 @@ from .train.step import made_optimizer
 from .train.step import training_step as usual_step
 
 STEPS_WITHOUT_GPU = 2
-# arguments that are given though they have a default
-OPTIONAL = ("hidden", "steps_per_epoch", "metrics")
 RUN_ALL = Path(__file__).parents[1] / "run_all.py"  # in a clone
 
 
@@ -39,27 +36,21 @@ def process_as_found() -> Iterator[None]:
     """Leave the process, after the block, as it was before: switches, random numbers, environment and warnings."""
     frozen = gc.get_freeze_count() >= FROZEN
     state = random_state()
-    seed = torch.initial_seed()
     cuda: Any = torch.cuda
-    before = None
-    if cuda.is_initialized():
-        before = (
-            cuda.get_rng_state_all(),
-            cuda.get_per_process_memory_fraction(),
-            cuda.get_sync_debug_mode(),
-        )
+    on_gpu = cuda.is_available()
+    if on_gpu:
+        states, debug = cuda.get_rng_state_all(), cuda.get_sync_debug_mode()
+        fraction = cuda.get_per_process_memory_fraction()
     try:
         with patch.dict(os.environ), warnings.catch_warnings(), backends_as_found():
             yield
     finally:
         set_random_state(state)
-        if cuda.is_initialized():
+        if on_gpu:
             with suppress(RuntimeError):  # a lost device must not cost the records
-                states, fraction, debug = before or (None, 1.0, 0)
-                cuda.set_rng_state_all(states) if states else cuda.manual_seed_all(seed)
+                cuda.set_rng_state_all(states)
                 cuda.set_sync_debug_mode(debug)
-                if cuda.get_per_process_memory_fraction() != fraction:
-                    cuda.set_per_process_memory_fraction(fraction)
+                cuda.set_per_process_memory_fraction(fraction)
         if not frozen:
             gc.unfreeze()
 
@@ -155,110 +146,116 @@ def compare(
     """
     from .report import results  # loads Matplotlib
 
+    if not torch.is_grad_enabled():  # nor is it in inference mode
+        raise UserError(
+            "compare() trains, so call it outside torch.no_grad() and torch.inference_mode()."
+        )
+    name = notebook_name(name)
+    settings = checked_parameters(name, parameters)
     functions = {
+        "make_model": make_model,
+        "compute_loss": compute_loss,
         "make_optimizer": make_optimizer,
         "schedule": schedule,
         "training_step": training_step,
         "evaluate": evaluate,
     }
-    if not torch.is_grad_enabled():  # nor is it in inference mode
-        raise UserError(
-            "compare() trains, so call it outside torch.no_grad() and torch.inference_mode()."
-        )
-    if not (torch.cuda.is_available() or parameters.get("max_steps") or planned()):
-        parameters["max_steps"] = STEPS_WITHOUT_GPU
-        print(
-            f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps."
-        )
-    executions = parameters.pop("execution", "eager")
-    if not isinstance(executions, list | tuple) or not executions:
-        executions = [executions]  # an empty list is refused as any other wrong value
-    name = notebook_name(name)
-    if (plan := planned()) and len(executions) > 1:
-        reason = "run_all.py makes one execution a run, so assign execution in the parameters cell"
-        raise UserError(f"{reason}, pass execution=execution and let the study sweep over it.")
-    if plan and "execution" in plan.given:
-        executions = [plan.parameters["execution"]]
-    given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
-    checked = [own_parameters(name, {**given, "execution": execution}) for execution in executions]
-    settings = checked[0]
-    one_shape = any("cuda_graph" in one.execution for one in checked)
-    size = given.get("batch_size")
-    data = IterableData(
-        batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate
-    )
-    data.used, data.seed = name, settings.seed
-    data.title = None if settings.dataset == "own" else settings.dataset
+    check_functions(functions, settings[0].clip)
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
-    all_functions = functions | {"make_model": make_model, "compute_loss": compute_loss}
-    make_model, loss = new_models(make_model), loss_of(compute_loss)
-    functions = checked_functions(functions, settings)
-    identity = identity_of_first(make_model, all_functions, data)
+    new_model, loss = new_models(make_model), loss_of(compute_loss)
+    gpu = preflight(settings[0], {"max_steps": STEPS_WITHOUT_GPU})
+    data = IterableData(
+        batches,
+        eval_batches,
+        settings[0].max_steps,
+        parameters.get("batch_size"),
+        any("cuda_graph" in one.execution for one in settings),
+        settings[0].accumulate,
+    )
+    data.used, data.seed, data.device = name, settings[0].seed, gpu.device
+    data.title = None if settings[0].dataset == "own" else settings[0].dataset
+    identity = identity_of_first(new_model, functions, data)
     records: list[RunRecord] = []
-    gpu = None
-    for one in checked:
-        one.batch_size = data.size
-        whole: dict[str, Any] = {**functions, "metric": metric, "gpu": gpu, "identity": identity}
-        experiment = Experiment(name, one, data, make_model, loss, **whole)
-        gpu = experiment.gpu
-        data.device = gpu.device
-        records += experiment.run()
+    for one in settings:
+        one.batch_size, one.max_steps = data.size, settings[0].max_steps
+        records += Experiment(
+            name,
+            one,
+            data,
+            new_model,
+            loss,
+            evaluate,
+            metric,
+            training_step=training_step or functools.partial(usual_step, clip=one.clip or None),
+            make_optimizer=make_optimizer,
+            schedule=schedule,
+            gpu=gpu,
+            identity=identity,
+        ).run()
         results.show(records[-len(one.precisions) :])
-    statuses = {record.status for record in records}
-    if gpu is not None and gpu.device.type == "cuda" and statuses == {"ok"}:
-        print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
-    folder = os.path.abspath(given["output_dir"])
-    if RUN_ALL.exists():
-        print(
-            f"The report: python {shlex.quote(os.path.relpath(RUN_ALL))} --report {shlex.quote(folder)}"
-        )
-    else:  # installed, without what draws a report
-        print(f"All numbers: mixed_precision_study.report.tables.read_tables({folder!r}).ratios")
-    if "failed" in statuses <= {"failed", "unsupported"}:
-        reason = next(record.reason for record in records if record.status == "failed")
-        raise UserError(f"every training failed, the first with {reason}")
+    say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
+    reasons = [record.reason for record in records if record.status == "failed"]
+    if reasons and {record.status for record in records} <= {"failed", "unsupported"}:
+        raise UserError(f"every training failed, the first with {reasons[0]}")
     return records
 
 
-def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """Return the functions that may be left out as Experiment takes them, without those that are None."""
-    functions = {name: function for name, function in given.items() if function is not None}
-    for name, function in functions.items():
-        if not callable(function):
-            raise UserError(
-                f"{name} is {kind_of(function)}, but it must be a function; help(compare) says of what."
-            )
-    if "training_step" in functions and settings.clip:
+def say_what_comes_next(records: list[RunRecord], folder: str) -> None:
+    """Print how the numbers of these records get an interval, and what shows all of them."""
+    if {(record.status, record.device_type) for record in records} == {("ok", "cuda")}:
+        print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
+    if RUN_ALL.exists():
+        words = "python", os.path.relpath(RUN_ALL), "--report", folder
+        print(f"The report: {shlex.join(words)}")
+    else:  # installed, without what draws a report
+        print(f"All numbers: mixed_precision_study.report.tables.read_tables({folder!r}).ratios")
+
+
+def checked_parameters(name: str, parameters: dict) -> list:
+    """Return the parameters of compare(), completed and checked, for each execution given."""
+    given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
+    executions = given.get("execution")
+    if not isinstance(executions, list | tuple) or not executions:  # none is refused as a wrong one
+        return [own_parameters(name, given)]
+    if len(executions) > 1 and planned():
         raise UserError(
-            "clip belongs to the usual step, so clip within your own training_step and leave it out here."
+            "run_all.py makes one execution a run, so assign execution in the parameters cell,"
+            " pass execution=execution and let the study sweep over it."
         )
-    if "make_optimizer" in functions:
-        arguments_of("make_optimizer", given["make_optimizer"])
-    functions.setdefault("training_step", partial(usual_step, clip=settings.clip or None))
-    if "schedule" in functions:
-        names = arguments_of("schedule", given["schedule"])
-        functions["schedule"] = lambda step, **known: number_of(
-            "what schedule returned",
-            given["schedule"](
-                step, **{name: value for name, value in known.items() if name in names}
-            ),
+    return [own_parameters(name, given | {"execution": execution}) for execution in executions]
+
+
+def check_functions(functions: dict, clip: float) -> None:
+    """Raise UserError where one of the functions given is none, or where two exclude each other."""
+    for name, function in functions.items():
+        if function is not None:
+            arguments_of(name, function)
+    if isinstance(functions["make_model"], torch.nn.Module):
+        raise UserError(
+            "make_model must be a function that returns a new model,"
+            " because each precision begins with one."
         )
-    return functions
+    if clip and functions["training_step"]:
+        raise UserError(
+            "clip belongs to the usual step, so clip within your own training_step"
+            " and leave it out here."
+        )
 
 
-def arguments_of(what: str, function: Callable) -> list[str]:
-    """Return the names of a function's arguments that must be given, or are OPTIONAL ones.
+def arguments_of(what: str, function: Any) -> list[str]:
+    """Return the names of a function's arguments that must be given, and of `hidden`.
 
-    Raise UserError where Python does not know them.
+    Raise UserError where it is no function, or one of which Python does not know them.
     """
     try:
         arguments = inspect.signature(function).parameters.values()
-    except ValueError:
+    except (TypeError, ValueError):
         raise UserError(
-            f"{what} is built into Python, which does not say what it takes; write a function."
+            f"{what} is {kind_of(function)}; it must be a function written in Python, and"
+            " help(compare) says what it takes and returns."
         ) from None
-    return [one.name for one in arguments if one.default is one.empty or one.name in OPTIONAL]
+    return [one.name for one in arguments if one.default is one.empty or one.name == "hidden"]
 
 
 def loss_of(compute_loss: Callable) -> Callable:
@@ -266,61 +263,47 @@ def loss_of(compute_loss: Callable) -> Callable:
 
     That stops with a sentence where the reader's function returns no loss.
     """
-    number = len(arguments_of("compute_loss", compute_loss)) if callable(compute_loss) else 0
+    number = len(arguments_of("compute_loss", compute_loss))
     if number not in (2, 3):
         raise UserError(
             "compute_loss must be a function of (model, batch), or of (model, batch, hidden)."
         )
 
-    @wraps(compute_loss, assigned=(), updated=())
+    @functools.wraps(compute_loss, assigned=(), updated=())
     def loss_and_hidden(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
-        returned = (
-            compute_loss(model, batch, hidden)
-            if number == 3
-            else (compute_loss(model, batch), None)
-        )
-        loss = returned[0] if isinstance(returned, tuple) and len(returned) == 2 else None
-        if not isinstance(loss, torch.Tensor) or loss.dim():
+        given = (model, batch, hidden)[:number]
+        returned = compute_loss(*given)
+        pair = returned if number == 3 else (returned, None)
+        loss: Any = pair[0] if isinstance(pair, tuple) and len(pair) == 2 else None
+        is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
+        if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
-                f"compute_loss returned {kind_of(returned if number == 3 else returned[0])}; it must return the mean"
-                " loss as a scalar tensor, or (loss, hidden) where it takes `hidden`, so add several losses up, and"
-                " take the .loss of a model's output."
+                f"compute_loss returned {kind_of(returned)}; it must return the mean loss, a scalar"
+                " tensor that depends on the model, or (loss, hidden) where it takes `hidden`, so"
+                " add several losses up, and take the .loss of a model's output."
             )
-        if torch.is_grad_enabled() and not loss.requires_grad:
-            raise UserError(
-                "compute_loss returned a loss that does not depend on the model, so compute it by model."
-            )
-        return returned
+        return pair
 
     return loss_and_hidden
 
 
 def kind_of(value: Any) -> str:
     """Return what a value is, in a few words."""
-    return (
-        f"a tensor of shape {tuple(value.shape)}"
-        if isinstance(value, torch.Tensor)
-        else f"a {type(value).__name__}"
-    )
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def new_models(make_model: Callable) -> Callable:
-    """Return the reader's own function, which stops with a sentence where it returns an old model."""
-    if isinstance(make_model, torch.nn.Module) or not callable(make_model):
-        raise UserError(
-            "make_model must be a function that returns a new model, for each precision begins with one."
-        )
+    """Return the reader's function, which stops with a sentence where it returns no new model."""
     made: Any = weakref.WeakSet()
 
     def new_model() -> torch.nn.Module:
         model = make_model()
-        if not isinstance(model, torch.nn.Module):
+        if not isinstance(model, torch.nn.Module) or model in made:
             raise UserError(
-                f"make_model returned {kind_of(model)}; it must return a torch.nn.Module."
-            )
-        if model in made:
-            raise UserError(
-                "make_model returned the same model twice; it must make a new one each time."
+                f"make_model returned {kind_of(model)}; it must return a torch.nn.Module,"
+                " and never one twice."
             )
         made.add(model)
         return model
@@ -333,33 +316,35 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
 
     Raise UserError where model or optimizer cannot be trained by the step that is to train them.
     """
-    state = random_state()
     try:
-        model = make_model()
-        if any(map(torch.nn.parameter.is_lazy, model.parameters())):
-            raise UserError(
-                "make_model returned lazy modules; call the model there on a batch, to give it shapes."
+        with process_as_found():
+            model = make_model()
+            check_model(model)
+            data.seeds_gpu = not any(
+                isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules()
             )
-        left = [
-            name for name, part in model.named_modules() if model.training and not part.training
-        ]
-        if left:
-            print(
-                f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it."
-            )
-        data.seeds_gpu = not any(
-            isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules()
-        )
-        make_optimizer = functions["make_optimizer"] or torch.optim.SGD
-        optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
-        check_optimizer(optimizer, functions["training_step"] is None)
-        return identity_of(model, optimizer, functions, data.steps_hashed)
+            make_optimizer = functions["make_optimizer"] or torch.optim.SGD
+            optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
+            check_optimizer(optimizer, functions["training_step"] is None)
+            return identity_of(model, optimizer, functions, data.steps_hashed)
     except UserError:
         raise
     except Exception:  # each training will fail of the same, with a record that says so
         return None
-    finally:
-        set_random_state(state)
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Raise UserError where a model has no shapes yet; print which part is in evaluation mode."""
+    if any(map(torch.nn.parameter.is_lazy, model.parameters())):
+        raise UserError(
+            "make_model returned lazy modules; call the model there on a batch, to give it shapes."
+        )
+    left = [name for name, part in model.named_modules() if model.training and not part.training]
+    if left:
+        print(
+            f"make_model leaves {left[0]} in evaluation mode,"
+            " so that part of the model is trained in it."
+        )
 
 
 def check_optimizer(optimizer: Any, usual: bool) -> None:
@@ -370,8 +355,7 @@ def check_optimizer(optimizer: Any, usual: bool) -> None:
             f"make_optimizer returned a {kind}; it must return one optimizer. A loop with two, as of a GAN, has no"
             " single step to compare: use diagnose() on it."
         )
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    needs_closure = closure is not None and closure.default is closure.empty
+    needs_closure = "closure" in arguments_of("the optimizer's step", optimizer.step)
     if usual and (needs_closure or not hasattr(optimizer, "_optimizer_step_post_hooks")):
         raise UserError(
             f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer, so take the step"

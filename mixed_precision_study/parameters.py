@@ -8,7 +8,6 @@ that says what to do. This module does not need PyTorch.
 import ast
 import difflib
 import functools
-import json
 import os
 import re
 import reprlib
@@ -26,6 +25,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     ValidationError,
     ValidationInfo,
     create_model,
@@ -60,15 +60,14 @@ def number_in(value: Any, info: ValidationInfo) -> Any:
 
 def words_in(value: Any, info: ValidationInfo) -> Any:
     """Return the words of a text that a person gave, between its commas."""
-    return (
-        [word.strip() for word in value.split(",")]
-        if info.context and isinstance(value, str)
-        else value
-    )
+    if info.context and isinstance(value, str):
+        return [word.strip() for word in value.split(",")]
+    return value
 
 
 # and no half of a surrogate pair
 Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")]
+Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 FromZero = Annotated[float, Field(ge=0, le=MAX_NUMBER), BeforeValidator(number_in)]
@@ -80,85 +79,79 @@ EachOnce = AfterValidator(lambda words: list(dict.fromkeys(words)))
 Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(words_in), EachOnce]
 
 
-def shown(default: Any, help: str) -> Any:
-    """Declare a parameter that stands in the notebook's parameters cell, with `help` as its comment."""
-    return Field(default, description=help)
-
-
-def hidden(default: Any, help: str) -> Any:
-    """Declare a parameter that may be assigned in the parameters cell, but does not stand there."""
-    return Field(default, description=help, json_schema_extra={"hidden": True})
-
-
 class Parameters(BaseModel):
     """Values that have been checked. A whole number does for a float, but no other type for another."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
 
 class Common(Parameters):
     """What every experiment has."""
 
-    dataset: Text = shown("own", "name of the data")
-    model: Text = shown("own", "name of the model")
-    precisions: Precisions = shown(
-        ["fp32", "tf32", "amp_fp16", "amp_bf16"], "also o2_fp16, o3_fp16, bf16_true, fp8"
-    )
-    batch_size: BatchSize = shown(1, "samples per step")
-    epochs: Count = shown(3, "passes through the training data")
-    max_steps: Whole = shown(0, "steps per epoch, and evaluation batches, at most; 0 for all")
-    lr: AboveZero = shown(0.1, "learning rate of SGD")
-    loss_scale: AboveZero | Literal["dynamic"] = shown(
-        "dynamic", 'for fp16: "dynamic", or a fixed number such as 128'
-    )
-    execution: Execution = shown(
-        "eager", 'or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"'
-    )
-    memory_limit_gib: FromZero = shown(
-        0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU"
-    )
-    seed: Seed = shown(0, "of weights")
-    data_dir: Text = shown("data", "folder of the data sets, for downloads and decoded images")
-    output_dir: Text = shown("outputs", "folder for the run records")
-    compile_mode: CompileMode = hidden("default", "coordinate-descent, max-autotune-no-cudagraphs")
-    scaler: Literal["pytorch", "device"] = hidden(
-        "pytorch", 'or "device": no step waits to read about overflows'
-    )
-    rounding: Literal["nearest", "stochastic"] = hidden(
-        "nearest", '"stochastic" keeps small updates in bf16_true'
-    )
-    repeat: Whole = hidden(
-        0, "number of this repetition, which run_all.py sets; only the first one explains"
-    )
+    dataset: Text = "own"
+    """name of the data"""
+    model: Text = "own"
+    """name of the model"""
+    precisions: Precisions = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+    """also o2_fp16, o3_fp16, bf16_true, fp8"""
+    batch_size: BatchSize = 1
+    """samples per step"""
+    epochs: Count = 3
+    """passes through the training data"""
+    max_steps: Whole = 0
+    """steps per epoch, and evaluation batches, at most; 0 for all"""
+    lr: AboveZero = 0.1
+    """learning rate of SGD"""
+    loss_scale: AboveZero | Literal["dynamic"] = "dynamic"
+    """for fp16: "dynamic", or a fixed number such as 128"""
+    execution: Execution = "eager"
+    """or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph" (both)"""
+    memory_limit_gib: FromZero = 0.0
+    """GiB of the GPU that PyTorch may take; 0 for the whole GPU"""
+    seed: Seed = 0
+    """of weights"""
+    data_dir: Text = "data"
+    """folder of the data sets, for downloads and decoded images"""
+    output_dir: Text = "outputs"
+    """folder for the run records"""
+    compile_mode: CompileMode = "default"
+    """coordinate-descent, max-autotune-no-cudagraphs"""
+    scaler: Literal["pytorch", "device"] = "pytorch"
+    """or "device": no step waits to read about overflows"""
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    """with "stochastic", small updates of bf16_true are kept"""
+    repeat: Whole = 0
+    """number of this repetition, which run_all.py sets; only the first one explains"""
 
 
 class OwnExperiment(Common):
     """What compare() and an Experiment with a dict of parameters have besides."""
 
-    batch_size: Count = shown(1, "samples per step")
-    clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
-    accumulate: Count = hidden(1, "batches of a step, whose gradients are averaged")
-    channels_last: bool = shown(
-        False, "NHWC memory layout, which Tensor Cores prefer for convolutions"
-    )
+    batch_size: Count = 1
+    """samples per step"""
+    clip: FromZero = 0.0
+    """largest norm of the gradient; 0: it is not clipped"""
+    accumulate: Count = 1
+    """batches of a step, whose gradients are averaged"""
+    channels_last: bool = False
+    """NHWC memory layout, which Tensor Cores prefer for convolutions"""
 
 
 @functools.cache
 def timm_models() -> list[str]:
     """Return the models of timm by its source, because loading it takes many seconds; nothing where there is none."""
     found = find_spec("timm")
-    if found is None or found.origin is None:
+    if found is None:
         return []
-    sources = (
-        path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py")
-    )
-    return [
-        name
-        for text in sources
-        for name in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
-    ]
+    paths = Path(str(found.origin)).parent.glob("models/*.py")
+    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    return re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
 
 
 def in_timm(name: str) -> str:
@@ -173,20 +166,20 @@ def in_timm(name: str) -> str:
 TimmModel = Annotated[Text, AfterValidator(in_timm)]
 PLAIN = {
     "bool": bool,
-    "int": Annotated[int, Field(gt=-(2**63), lt=2**63)],
+    "int": Integer,
     "list": list,
     "dict": dict,
     "str": Text,
+    "float": Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), BeforeValidator(number_in)],
 }
-PLAIN["float"] = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), BeforeValidator(number_in)]
 NARROW = {
     "AboveZero": AboveZero,
     "Count": Count,
     "FromZero": FromZero,
     "Share": Share,
     "TimmModel": TimmModel,
+    "Whole": Whole,
 }
-NARROW["Whole"] = Whole
 
 
 def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
@@ -195,44 +188,32 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
     These are `name: int = 2` and `name = 2  # type: int`. A value that is not known beforehand is None, and so are all
     values of a cell with a magic, which is not plain Python and assigns nothing.
     """
-    found: dict[str, tuple[ast.expr | None, str]] = {}
+    found: dict[str, tuple] = {}
     with suppress(SyntaxError):
         tree, lines = ast.parse(source), source.splitlines()
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.setdefault(node.id, (None, ""))
+                found[node.id] = None, ""
         for line in tree.body:
-            target = (
-                line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
-            )
-            if isinstance(target, ast.Name) and isinstance(line, ast.Assign | ast.AnnAssign):
-                written = getattr(line, "annotation", None)
-                quoted = (
-                    written.value
-                    if isinstance(written, ast.Constant)
-                    else written and ast.unparse(written)
-                )
-                comment = re.search(r"#\s*type:\s*(\S+)", lines[(line.end_lineno or 1) - 1])
-                found[target.id] = line.value, str(quoted or (comment[1] if comment else ""))
+            match line:
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found[name] = line.value, ast.unparse(line.annotation).strip("'")
+                case ast.Assign(targets=[ast.Name(id=name)], end_lineno=int(end)):
+                    comment = re.search(r"#\s*type:\s*(\S+)", lines[end - 1])
+                    found[name] = line.value, comment[1] if comment else ""
     return found
 
 
 def kind_of(annotation: str, common: Any, value: Any) -> Any:
     """Return the type of a parameter by its annotation, else by its `common` declaration, else by its value."""
     if annotation.startswith("Literal["):
-        words = annotation.removeprefix("Literal[").rstrip("]").split(",")
-        return Literal[tuple(word.strip(" '\"") for word in words)]
+        words = annotation.removeprefix("Literal[")
+        return Literal[tuple(re.findall(r"[^\s,'\"\]][^,'\"\]]*", words))]
     if annotation in NARROW:
         return NARROW[annotation]
     if common:
-        return functools.reduce(
-            lambda kind, rule: Annotated[kind, rule], common.metadata, common.annotation
-        )
-    return (
-        PLAIN.get(annotation)
-        or PLAIN.get(type(value).__name__)
-        or bool | int | float | str | list | dict | None
-    )
+        return Annotated[common.annotation, Field(), *common.metadata]
+    return PLAIN.get(annotation) or PLAIN.get(type(value).__name__) or JsonValue
 
 
 def declared_by(
@@ -255,21 +236,16 @@ def declared_by(
                 f"{notebook} cannot have a parameter {name}, because pydantic needs that name; rename it."
             )
         fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
-    return create_model(notebook, __base__=base, **fields)
+    return create_model("Declared", __base__=base, **fields)
 
 
 def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -> str:
     """Return declared parameters as Python: one literal a line, with its help as the comment."""
-    lines = []
-    for name, field in declared.model_fields.items():
-        if name not in without:
-            default = (
-                json.dumps(field.default)
-                if isinstance(field.default, str | list)
-                else repr(field.default)
-            )
-            lines.append(f"{name} = {default}  # {field.description}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"{name} = {field.default!r}  # {field.description}"
+        for name, field in declared.model_fields.items()
+        if name not in without
+    )
 
 
 def checked(notebook: str, given: dict, declared: type[Parameters]) -> Any:
@@ -302,20 +278,18 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
     """
     source, added = "", set[str]()
     for cell in namespace.get("In", ()):
-        if "precisions" in assignments(cell) and not cell.startswith(ADDED):
-            source, added = cell, set()  # the parameters cell, perhaps run once more
-        elif cell.startswith(ADDED):
+        if cell.startswith(ADDED):
             added |= assignments(cell).keys()
+        elif "precisions" in assignments(cell):
+            source, added = cell, set()  # the parameters cell, perhaps run once more
     if not source:
         raise UserError(
             "the parameters cell was not run; it must assign precisions in plain Python."
         )
     names = assignments(source).keys()
-    declared = declared_by(
-        notebook, source, {name: namespace[name] for name in names if name in namespace}
-    )
-    given = {name: namespace[name] for name in (*names, *added) if name in namespace}
-    settings = checked(notebook, given, declared)
+    values = {name: namespace[name] for name in (*names, *added) if name in namespace}
+    own = {name: values[name] for name in names if name in values}
+    settings = checked(notebook, values, declared_by(notebook, source, own))
     if plan := planned():
         check_plan(plan, vars(settings))
     return writable(settings)
@@ -325,8 +299,10 @@ def check_plan(plan: Planned, given: dict) -> None:
     """Raise UserError where a value contradicts what run_all.py has planned, but for the folder, which it sets."""
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
-            reason = f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it"
-            raise UserError(f"{reason}; assign {key} in the parameters cell and pass {key}={key}.")
+            raise UserError(
+                f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts"
+                f" it; assign {key} in the parameters cell and pass {key}={key}."
+            )
 
 
 def own_parameters(name: str, given: dict) -> Any:
@@ -337,9 +313,7 @@ def own_parameters(name: str, given: dict) -> Any:
     """
     if plan := planned():
         check_plan(plan, given)
-        given = plan.parameters | {
-            key: value for key, value in given.items() if key not in (*plan.given, "output_dir")
-        }
+        given = plan.parameters | given | {"output_dir": plan.parameters["output_dir"]}
     return writable(checked(name, given, declared_by(name, "", given, OwnExperiment)))
 
 
@@ -350,8 +324,10 @@ def writable(settings: Any) -> Any:
         with tempfile.TemporaryFile(dir=settings.output_dir):
             return settings
     except OSError as error:
-        reason = f"cannot be written ({error.strerror}); choose another folder"
-        raise UserError(f"output_dir {settings.output_dir!r} {reason}.") from None
+        raise UserError(
+            f"output_dir {settings.output_dir!r} cannot be written ({error.strerror});"
+            " choose another folder."
+        ) from None
 
 
 ADDED = "# Parameters\n"  # the first line of the cell that papermill adds
@@ -397,19 +373,15 @@ def error_line(error: BaseException) -> str:
 
 def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
     """Return the names that are most like `name`, or begin with it."""
-    near = difflib.get_close_matches(name, names, count, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, count)
     return near or [one for one in names if one.startswith(name)][:count]
 
 
 def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
     """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
-    known = f"{intro} {', '.join(names)}."
-    return (
-        "".join(
-            f"did you mean {near}? {known[0].upper()}{known[1:]}" for near in nearest(name, names)
-        )
-        or known
-    )
+    known = f"{intro} {', '.join(names)}"
+    near = nearest(name, names)
+    return f"did you mean {near[0]}? ({known})" if near else f"{known}."
 
 
 def said_of(
@@ -419,22 +391,15 @@ def said_of(
 
     `sections` are names that only lead to the one that is wrong.
     """
-    first, *others = error.errors(include_url=False)
-    name = str(
-        next(
-            (part for part in first["loc"] if part not in sections),
-            "".join(map(str, first["loc"][-1:])),
-        )
-    )
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    place = first["loc"]
+    name = next((part for part in place if part not in sections), place[-1])
     if first["type"] == "extra_forbidden":
-        return f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}"
+        return f"{what} has no parameter {name}; {did_you_mean(str(name), sorted(known))}"
     if first["type"] == "missing":
         return f"{what} lacks {name}."
-    wanted = [
-        one["msg"]
-        for one in (first, *others)
-        if name in one["loc"] and one["input"] is first["input"]
-    ]
+    wanted = [one["msg"] for one in errors if name in one["loc"] and one["input"] is first["input"]]
     words = re.sub(r"\b[A-Z]\w+ should", "it must", " or ".join(dict.fromkeys(wanted)))
-    verb = "holds" if any(isinstance(place, int) for place in first["loc"]) else "is"
+    verb = "holds" if any(isinstance(part, int) for part in place) else "is"
     return f"{name} {verb} {reprlib.repr(first['input'])}; {words}."

@@ -8,6 +8,7 @@ A file that is no standalone notebook is never replaced.
 import argparse
 import base64
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
 )
-PACKED_LINE = 20_000  # characters per line of the packed code
+LINE = ".{1,20000}"  # of the packed code
 
 
 def standalone_notebook(path: Path, packed: bytes) -> str:
@@ -47,11 +48,8 @@ def standalone_notebook(path: Path, packed: bytes) -> str:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     finder = next(cell for cell in notebook["cells"] if cell.get("id") == "finder")
     text = base64.b85encode(packed).decode()
-    lines = "\n".join(
-        f'    "{text[start : start + PACKED_LINE]}"' for start in range(0, len(text), PACKED_LINE)
-    )
-    source = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
-    finder["source"] = source.splitlines(keepends=True)
+    lines = "\n".join(f'    "{line}"' for line in re.findall(LINE, text))
+    finder["source"] = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -62,6 +62,20 @@ def make_trainer(precision, loss=compute_loss, **options):
     return sgd_trainer(small_network(), precision, loss, loss_scale=scale, **options)
 
 
+def losses_of_a_loop(model, optimizer, loss, epochs):
+    """Train by the loop that everybody writes; return the mean loss of each epoch's batches."""
+    means = []
+    for batches in epochs:
+        losses = []
+        for batch in batches:
+            optimizer.zero_grad()
+            losses.append(loss(model, batch))
+            losses[-1].backward()
+            optimizer.step()
+        means.append(torch.stack(losses).mean().item())
+    return means
+
+
 def plain_step(model, batch, hidden, compute_loss, optimizer, scaler, precision):
     """A training step that leaves it to the scaler to unscale, as those of the two image notebooks."""
     optimizer.zero_grad(set_to_none=True)

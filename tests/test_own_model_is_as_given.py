@@ -7,6 +7,7 @@ import re
 import pytest
 import torch
 from conftest import ROOT
+from small_training import losses_of_a_loop
 
 from mixed_precision_study import own_model
 from mixed_precision_study.experiment import Metric
@@ -86,16 +87,9 @@ def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
 
 def plain_losses(model, epochs=2):
     """The losses of the usual loop, with the random numbers that compare() gives each step."""
-    optimizer, means = torch.optim.SGD(model.parameters(), lr=0.01), []
-    for epoch in range(epochs):
-        losses = []
-        for batch in IterableData(BATCHES, None).read(BATCHES, epoch):
-            optimizer.zero_grad()
-            losses.append(loss(model, batch))
-            losses[-1].backward()
-            optimizer.step()
-        means.append(torch.stack(losses).mean().item())
-    return means
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    each = [IterableData(BATCHES, None).read(BATCHES, epoch) for epoch in range(epochs)]
+    return losses_of_a_loop(model, optimizer, loss, each)
 
 
 def tf32():
@@ -228,6 +222,12 @@ def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
         compare("refused", **usual(**changed, output_dir=str(tmp_path)))
     trained = [one for one in read_records(tmp_path)[0] if one["status"] == "ok"]
     assert trained == []
+
+
+@pytest.mark.parametrize("name", [7, None, "a\0b"])
+def test_a_name_that_is_no_text_is_one_sentence(name, tmp_path):
+    with pytest.raises(UserError, match="model is"):
+        compare(name, **usual(output_dir=str(tmp_path)))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 
 from ..parameters import MAX_NUMBER
-from ..store.record import is_explanation, samples_in_epoch
+from ..store.record import is_explanation
 from .conditions import (
     Pair,
     always_in_one_order,
@@ -60,7 +60,7 @@ def total_ratio(own: dict, base: dict) -> float | None:
     ratio = sum(base["epoch_seconds"][:count]) / sum(own["epoch_seconds"][:count])
     if not is_per_sample(own, base):
         return ratio
-    samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
+    samples, base_samples = own["samples_per_epoch"], base["samples_per_epoch"]
     return ratio * (samples / base_samples) if samples and base_samples else None
 
 
@@ -69,7 +69,7 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
     times, base_times = block_times(own), block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
-        times, base_times = times / samples_in_epoch(own), base_times / samples_in_epoch(base)
+        times, base_times = times / own["samples_per_epoch"], base_times / base["samples_per_epoch"]
     if per_sample or times.shape[1] != base_times.shape[1]:
         times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))

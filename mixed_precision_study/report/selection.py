@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 from ..parameters import UserError
 from ..store.reading import read_records
-from ..store.record import comparison_key, contradiction, data_asked_for
+from ..store.record import comparison_key, data_asked_for
 
 OWN_RUNS = "outputs"
 RECORDS = (".json", ".zip")
@@ -86,22 +86,22 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     Of several copies of a run those in the folder that was read first stand, and of these the newest, because anybody
     can write a later date into a record.
     """
-    reasons = [(record, contradiction(record)) for record in records]
-    sound = [record for record, reason in reasons if not reason]
-    learn_place(sound)
-    places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
+    learn_place(records)
+    places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, records)))}
     in_order = sorted(
-        sound, key=lambda record: (-places[folder_of(record)], record["finished_at"] or "")
+        records, key=lambda record: (-places[folder_of(record)], record["finished_at"] or "")
     )
     standing = {
         copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)
     }
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
-    real = {
-        (settings_of(record), *map(record.get, PLACE))
+    asked = {data_asked_for(record) for record in sound if record["synthetic"]}
+    others = [
+        record
         for record in sound
-        if record["synthetic"] is False
-    }
+        if record["synthetic"] is False and data_asked_for(record) in asked
+    ]
+    real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
     reasons = [
         (record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons
     ]

@@ -23,7 +23,7 @@ from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
 from ..store.reading import NO_RECORD
-from ..store.record import comparison_key, is_explanation, last_metric, samples_in_epoch
+from ..store.record import comparison_key, is_explanation, last_metric
 from .names import (
     AMP,
     COLOURS,
@@ -396,7 +396,7 @@ def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int
 
 def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without the data set."""
-    epochs, samples = record["epoch_seconds"], samples_in_epoch(record)
+    epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
     return {
         "run_id": record["run_id"],

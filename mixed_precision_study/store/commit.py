@@ -40,34 +40,26 @@ def suite_commit() -> str | None:
         return commit
     if not (ROOT / ".git").exists():  # git would answer for a repository around this folder
         return None
-    command = [
-        "git",
-        "-C",
-        str(ROOT),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.check_output(command, cwd=ROOT, stderr=subprocess.PIPE, text=True).strip()
     return None
 
 
+def digest(value: Any) -> str:
+    """Return the SHA-256 hash of a JSON value in hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def code_cells(path: Path) -> list[Cell]:
-    cells = [
-        cell
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-        if cell["cell_type"] == "code"
-    ]
     return [
         Cell(
             cell.get("id"),
             "".join(cell["source"]),
             "parameters" in cell["metadata"].get("tags", ()),
         )
-        for cell in cells
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
     ]
 
 
@@ -78,9 +70,7 @@ def hash_of(notebook: Path) -> str | None:
     """
     with suppress(OSError, *MALFORMED):
         code = [cell.source for cell in code_cells(notebook) if not cell.sets_parameters]
-        return hashlib.sha256(
-            json.dumps([*code, package_hash(package_state())]).encode()
-        ).hexdigest()[:12]
+        return digest([*code, package_hash(package_state())])[:12]
     return None
 
 
@@ -119,21 +109,15 @@ def package_state() -> tuple[tuple[str, int], ...]:
 def package_hash(state: tuple[tuple[str, int], ...]) -> str:
     """Return the hash of the files in `state`, as package_state() gives it. Unchanged files are read once."""
     paths = [Path(path) for path, _ in state]
-    files = {
-        path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths
-    }
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    return digest({path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in paths})
 
 
 def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
     """Return a zip of the package and of `others`, [(name, text)]. Equal files give equal bytes."""
-    paths = [
-        path
+    files: list[Any] = [
+        (path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes())
         for path in sorted(PACKAGE.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
-    ]
-    files: list[Any] = [
-        (path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()) for path in paths
     ]
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as opened:
@@ -148,15 +132,12 @@ def keep_code(folder: Path, notebooks: Iterable[Path]) -> None:
 
     Its code.json maps each notebook to its `code_hash`, so that a record leads to its code.
     """
-    hashes = {path.stem: hash_of(path) for path in sorted(notebooks)}
-    digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder / f"code-{digest}.zip"
+    notebooks = sorted(notebooks)
+    hashes = {path.stem: hash_of(path) for path in notebooks}
+    path = folder / f"code-{digest(hashes)[:12]}.zip"
     if path.exists():
         return
-    others = [
-        (f"notebooks/{one.name}", one.read_text(encoding="utf-8")) for one in sorted(notebooks)
-    ]
+    others = [(f"notebooks/{one.name}", one.read_text(encoding="utf-8")) for one in notebooks]
+    others.append(("code.json", json.dumps(hashes, indent=1)))
     with written_whole(path) as temporary:
-        temporary.write_bytes(
-            packed_package([*others, ("code.json", json.dumps(hashes, indent=1))])
-        )
+        temporary.write_bytes(packed_package(others))

@@ -28,16 +28,12 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     for name, read in json_files(Path(folder), left_out):
         try:
             value = json.loads(read())
+            if isinstance(value, dict) and ("run" in value or "run_id" in value):
+                records.append({**flat_record(record_of(value)), "path": name})
+            elif PurePath(name).name not in BESIDE_RECORDS:
+                left_out.append((name, NO_RECORD))
         except Exception as error:  # a broken archive raises whatever it likes
             left_out.append((name, f"not readable ({error})"))
-            continue
-        if isinstance(value, dict) and ("run" in value or "run_id" in value):
-            try:
-                records.append({**flat_record(record_of(value)), "path": name})
-            except ValueError as error:
-                left_out.append((name, str(error)))
-        elif PurePath(name).name not in BESIDE_RECORDS:
-            left_out.append((name, NO_RECORD))
     return records, left_out
 
 
@@ -49,13 +45,10 @@ def json_files(
     Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files before archives,
     because the order decides which of several copies of a record stands, see sort_out(). No link is followed.
     """
-    named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")} or {
-        folder.name: folder
-    }
-    for name, path in sorted(
-        named.items(), key=lambda one: (len(one[1].parts), one[1].suffix == ".zip", one[1])
-    ):
-        if HIDDEN.search(name) or path.is_dir():
+    paths = [*folder.rglob("*")] or [folder]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path.suffix == ".zip", path)):
+        name = path.relative_to(folder).as_posix() if path != folder else folder.name
+        if HIDDEN.search(name):
             continue
         if path.suffix == ".json":
             yield name, partial(read_file, path)

@@ -5,12 +5,12 @@ fields differ, so that the model finds each by its name alone: `record.gpu_name`
 that another version adds or lacks is no setting, so it changes no comparison. This module does not load PyTorch.
 """
 
-import hashlib
+import functools
 import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,21 +19,37 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from typing_extensions import TypeAliasType
 
 from .. import __version__
-from ..parameters import MAX_NUMBER, Common, Precision, Text, planned, said_of
-from .commit import NOTEBOOK_ENV, hash_that_ran
+from ..parameters import (
+    MAX_NUMBER,
+    BatchSize,
+    Common,
+    Integer,
+    Precision,
+    Seed,
+    Text,
+    planned,
+    said_of,
+)
+from .commit import NOTEBOOK_ENV, digest, hash_that_ran
 from .files import read_file, written_whole
 
-Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Number = Integer | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Positive = Annotated[Number, Field(gt=0)]
+# What was not measured, or is not of this run, is None.
+MaybeNumber = Number | None
+MaybeText = Text | None
+MaybeInteger = Integer | None
+MaybeBool = bool | None
+NotWritten = Annotated[list, Field(exclude=True)]  # because it is too long
 Status = Literal["ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed"]
 # what JSON can hold
 Plain = TypeAliasType("Plain", "bool | Number | Text | list[Plain] | dict[Text, Plain] | None")
 # JSON has no other sequences than lists, so that a list stands for a tuple.
 NamedShare = Annotated[tuple[Text, Annotated[Number, Field(ge=0)]], Strict(False)]
-Change = Annotated[tuple[Number, Number | None], Strict(False)]
-Logged = Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]
+Change = Annotated[tuple[Number, MaybeNumber], Strict(False)]
+Logged = Annotated[tuple[Number, Number, MaybeNumber, MaybeNumber], Strict(False)]
 Probe = Annotated[
-    tuple[Annotated[Number, Field(ge=1)], Text, Number | None, Number | None], Strict(False)
+    tuple[Annotated[Number, Field(ge=1)], Text, MaybeNumber, MaybeNumber], Strict(False)
 ]
 
 SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
@@ -49,7 +65,6 @@ ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: ord
 # environment variable from run_all.py: the field `study`, as JSON
 STUDY_ENV = "MIXED_PRECISION_ABOUT"
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
-SCHEMA_VERSION = 2
 RESULTS = ("ok", "diverged")  # statuses of what was measured
 
 
@@ -69,220 +84,219 @@ class Run(Section):
     run_id: Text  # begins the names of its files
     notebook: Text  # whose stem it is, or the name given to Experiment or compare()
     precision: Precision  # that was trained in
-    purpose: Text | None = None  # of version 0.2: explain or aa, whose times count in no comparison
+    purpose: MaybeText = None  # of version 0.2: explain or aa, whose times count in no comparison
     # name, description, show, axis and base of its study; null in a notebook run by hand
     study: dict[Text, Plain] | None = None
-    schema_version: Integer = SCHEMA_VERSION  # of these fields
+    schema_version: Literal[2] = 2  # of these fields
     status: Status = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
-    reason: Text | None = None  # for every status but ok
-    started_at: Text | None = None  # ISO 8601, UTC
-    finished_at: Text | None = None  # ISO 8601, UTC
-    order_in_comparison: Integer | None = None  # planned place in its comparison, from 0
-    runs_before_in_process: Integer | None = None  # trainings begun earlier in its process
-    process_id: Text | None = None  # hash that tells processes apart
-    kernel_forked: bool | None = None  # from a loaded process that forks others, too
-    package_version: Text | None = None  # of the suite
-    commit: Text | None = None  # of the suite, if known
-    code_hash: Text | None = None  # of the measuring code; null in a notebook run by hand
-    model_title: Text | None = None  # the model's name for people; else its key
-    data_title: Text | None = None  # the data's name for people; else `dataset_used`
-    dataset_used: Text | None = None  # what "auto" became
-    dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
-    data_folder: Text | None = None  # where in data_dir "auto" looks for its files
-    data_fingerprint: Text | None = None  # hash of contents, counts and classes
+    reason: MaybeText = None  # for every status but ok
+    started_at: MaybeText = None  # ISO 8601, UTC
+    finished_at: MaybeText = None  # ISO 8601, UTC
+    order_in_comparison: MaybeInteger = None  # planned place in its comparison, from 0
+    runs_before_in_process: MaybeInteger = None  # trainings begun earlier in its process
+    process_id: MaybeText = None  # hash that tells processes apart
+    kernel_forked: MaybeBool = None  # from a loaded process that forks others, too
+    package_version: MaybeText = None  # of the suite
+    commit: MaybeText = None  # of the suite, if known
+    code_hash: MaybeText = None  # of the measuring code; null in a notebook run by hand
+    model_title: MaybeText = None  # the model's name for people; else its key
+    data_title: MaybeText = None  # the data's name for people; else `dataset_used`
+    dataset_used: MaybeText = None  # what "auto" became
+    dataset_source: MaybeText = None  # "folder", "download", "package", "csv" or "synthetic"
+    data_folder: MaybeText = None  # where in data_dir "auto" looks for its files
+    data_fingerprint: MaybeText = None  # hash of contents, counts and classes
     # of one's own model: hashes of it, its functions, optimizer, batches
     identity: dict[Text, Text] | None = None
-    data_files_hash: Text | None = None  # of the files read in data_dir
-    synthetic: bool | None = None  # made-up data
-    train_samples: Integer | None = None  # images or tokens
-    eval_samples: Integer | None = None  # images or tokens
-    sample_unit: Text | None = None  # images or tokens
+    data_files_hash: MaybeText = None  # of the files read in data_dir
+    synthetic: MaybeBool = None  # made-up data
+    train_samples: MaybeInteger = None  # images or tokens
+    eval_samples: MaybeInteger = None  # images or tokens
+    sample_unit: MaybeText = None  # images or tokens
 
 
 class Machine(Section):
     """The device, its driver, the host and the versions in use."""
 
-    device_type: Text | None = None  # the device
-    gpu_name: Text | None = None  # the device
-    gpu_uuid: Text | None = None  # the device
-    compute_capability: Text | None = None  # the device
-    device_total_mib: Number | None = None  # the device
-    driver_version: Text | None = None  # version in use
-    cuda_version: Text | None = None  # version in use
-    cudnn_version: Text | None = None  # version in use
-    torch_version: Text | None = None  # version in use
-    timm_version: Text | None = None  # version in use
-    python_version: Text | None = None  # version in use
-    host_platform: Text | None = None  # the host, as this process sees it
-    host_cores: Integer | None = None  # the host, as this process sees it
-    host_threads: Integer | None = None  # that PyTorch uses on the CPU
-    host_cpu: Text | None = None  # the host, as this process sees it
-    host_id: Text | None = None  # hash that tells hosts apart
-    application_clock_mhz: Number | None = None  # graphics clock for programs, where NVML has it
+    device_type: MaybeText = None  # the device
+    gpu_name: MaybeText = None  # the device
+    gpu_uuid: MaybeText = None  # the device
+    compute_capability: MaybeText = None  # the device
+    device_total_mib: MaybeNumber = None  # the device
+    driver_version: MaybeText = None  # version in use
+    cuda_version: MaybeText = None  # version in use
+    cudnn_version: MaybeText = None  # version in use
+    torch_version: MaybeText = None  # version in use
+    timm_version: MaybeText = None  # version in use
+    python_version: MaybeText = None  # version in use
+    host_platform: MaybeText = None  # the host, as this process sees it
+    host_cores: MaybeInteger = None  # the host, as this process sees it
+    host_threads: MaybeInteger = None  # that PyTorch uses on the CPU
+    host_cpu: MaybeText = None  # the host, as this process sees it
+    host_id: MaybeText = None  # hash that tells hosts apart
+    application_clock_mhz: MaybeNumber = None  # graphics clock for programs, where NVML has it
     # graphics clock for programs, where NVML has it
-    application_clock_mhz_default: Number | None = None
-    sm_clock_mhz_max: Number | None = None  # highest that the GPU offers
-    native_bf16: bool | None = None  # false where only emulated
-    fp16_check: Text | None = None  # "passed", or what is wrong
+    application_clock_mhz_default: MaybeNumber = None
+    sm_clock_mhz_max: MaybeNumber = None  # highest that the GPU offers
+    native_bf16: MaybeBool = None  # false where only emulated
+    fp16_check: MaybeText = None  # "passed", or what is wrong
 
 
 class Time(Section):
     """Seconds and milliseconds, what was timed, and what came before it."""
 
-    steps_per_epoch: Integer | None = None  # timed in each epoch
-    batch_size_used: Integer | None = None  # what "max" became
-    samples_per_epoch: Integer | None = None  # timed in each epoch
+    steps_per_epoch: MaybeInteger = None  # timed in each epoch
+    batch_size_used: MaybeInteger = None  # what "max" became
+    samples_per_epoch: MaybeInteger = None  # timed in each epoch
     batch_probes: list[Probe] = []  # [batch size, "ok" or "oom", peak MiB, samples per second]
-    epoch_seconds: list[Number | None] = []  # training only, every timed epoch
-    block_seconds: list[Number] = []  # up to ten parts of each timed epoch
-    step_ms_median: Number | None = None  # timed steps
-    step_ms_p10: Number | None = None  # timed steps
-    step_ms_p90: Number | None = None  # timed steps
-    step_ms_all: list = Field(default=[], exclude=True)  # every timed step; not written, too long
-    data_wait_fraction: Number | None = None  # of the timed epochs: waiting for a batch
+    epoch_seconds: list[Positive] = []  # training only, every timed epoch
+    block_seconds: list[Positive] = []  # up to ten parts of each timed epoch
+    step_ms_median: MaybeNumber = None  # timed steps
+    step_ms_p10: MaybeNumber = None  # timed steps
+    step_ms_p90: MaybeNumber = None  # timed steps
+    step_ms_all: NotWritten = []  # every timed step; not written, too long
+    data_wait_fraction: MaybeNumber = None  # of the timed epochs: waiting for a batch
     # per timed epoch; not written, see the fraction
-    data_wait_seconds_all: list = Field(default=[], exclude=True)
-    samples_per_second: Number | None = None  # at the mean epoch time; older records: median
+    data_wait_seconds_all: NotWritten = []
+    samples_per_second: MaybeNumber = None  # at the mean epoch time; older records: median
     # waits for the GPU, by torch.cuda.set_sync_debug_mode
-    host_syncs_per_step: Number | None = None
-    warmup_steps: Integer | None = None  # before the clock starts, then undone
-    warmup_seconds: Number | None = None  # search, compilation, settling of the loss scale
-    compile_seconds: Number | None = None  # of the warm-up
-    search_seconds: Number | None = None  # of the warm-up, at most
-    search_limit_algorithms: Integer | None = None  # timed for each convolution; 0: all
-    search_reason: Text | None = None  # why there was no search
-    startup_seconds: Number | None = None  # first cell to first timed step
-    startup_import_seconds: Number | None = None  # part of startup_seconds
-    startup_preflight_seconds: Number | None = None  # part of startup_seconds
-    startup_data_seconds: Number | None = None  # part of startup_seconds
-    startup_model_seconds: Number | None = None  # part of startup_seconds
-    startup_warmup_seconds: Number | None = None  # part of startup_seconds
+    host_syncs_per_step: MaybeNumber = None
+    warmup_steps: MaybeInteger = None  # before the clock starts, then undone
+    warmup_seconds: MaybeNumber = None  # search, compilation, settling of the loss scale
+    compile_seconds: MaybeNumber = None  # of the warm-up
+    search_seconds: MaybeNumber = None  # of the warm-up, at most
+    search_limit_algorithms: MaybeInteger = None  # timed for each convolution; 0: all
+    search_reason: MaybeText = None  # why there was no search
+    startup_seconds: MaybeNumber = None  # first cell to first timed step
+    startup_import_seconds: MaybeNumber = None  # part of startup_seconds
+    startup_preflight_seconds: MaybeNumber = None  # part of startup_seconds
+    startup_data_seconds: MaybeNumber = None  # part of startup_seconds
+    startup_model_seconds: MaybeNumber = None  # part of startup_seconds
+    startup_warmup_seconds: MaybeNumber = None  # part of startup_seconds
     # why there are none: only the first run of a kernel has them
-    startup_reason: Text | None = None
-    evaluation_seconds: Number | None = None  # outside the clock
+    startup_reason: MaybeText = None
+    evaluation_seconds: MaybeNumber = None  # outside the clock
 
 
 class Memory(Section):
     """MiB of the GPU."""
 
-    peak_allocated_mib: Number | None = None  # PyTorch's allocator, timed steps
-    peak_reserved_mib: Number | None = None  # PyTorch's allocator, timed steps
-    peak_allocated_with_warmup_mib: Number | None = None  # the same with the warm-up
-    peak_reserved_with_warmup_mib: Number | None = None  # the same with the warm-up
-    data_on_device_mib: Number | None = None  # part of the peak: the data set
+    peak_allocated_mib: MaybeNumber = None  # PyTorch's allocator, timed steps
+    peak_reserved_mib: MaybeNumber = None  # PyTorch's allocator, timed steps
+    peak_allocated_with_warmup_mib: MaybeNumber = None  # the same with the warm-up
+    peak_reserved_with_warmup_mib: MaybeNumber = None  # the same with the warm-up
+    data_on_device_mib: MaybeNumber = None  # part of the peak: the data set
     # NVML, whole GPU, highest at an epoch's end; older records: the first's
-    device_used_mib: Number | None = None
-    device_used_before_mib: Number | None = None  # NVML, used by others beforehand
-    device_memory_reason: Text | None = None  # why NVML gave no figure
+    device_used_mib: MaybeNumber = None
+    device_used_before_mib: MaybeNumber = None  # NVML, used by others beforehand
+    device_memory_reason: MaybeText = None  # why NVML gave no figure
 
 
 class Energy(Section):
     """Joules and watts of the whole GPU, and what slowed it."""
 
-    energy_joules: Number | None = None  # whole GPU, timed epochs
-    energy_source: Text | None = None  # "counter" or "power"
-    energy_reason: Text | None = None  # why there is no energy
-    joules_per_1000_samples: Number | None = None  # timed epochs
-    power_watts_mean: Number | None = None  # timed epochs
-    power_watts_limit: Number | None = None  # power cap in force
-    sm_clock_mhz_median: Number | None = None  # timed epochs
-    temperature_celsius_max: Number | None = None  # timed epochs
+    energy_joules: MaybeNumber = None  # whole GPU, timed epochs
+    energy_source: MaybeText = None  # "counter" or "power"
+    energy_reason: MaybeText = None  # why there is no energy
+    joules_per_1000_samples: MaybeNumber = None  # timed epochs
+    power_watts_mean: MaybeNumber = None  # timed epochs
+    power_watts_limit: MaybeNumber = None  # power cap in force
+    sm_clock_mhz_median: MaybeNumber = None  # timed epochs
+    temperature_celsius_max: MaybeNumber = None  # timed epochs
     throttle_fractions: list[NamedShare] = []  # [reason, fraction of samples]
-    throttled: bool | None = None  # one reason held in at least 5% of the samples
-    gpu_shared: bool | None = None  # another process used the GPU
-    card_samples: Integer | None = None  # about ten a second
-    card_samples_all: list = Field(default=[], exclude=True)  # every sample; not written, too long
-    card_reason: Text | None = None  # why there are no samples
+    throttled: MaybeBool = None  # one reason held in at least 5% of the samples
+    gpu_shared: MaybeBool = None  # another process used the GPU
+    card_samples: MaybeInteger = None  # about ten a second
+    card_samples_all: NotWritten = []  # every sample; not written, too long
+    card_reason: MaybeText = None  # why there are no samples
 
 
 class Arithmetic(Section):
     """In which types the training computed, read back."""
 
-    fp32_precision_matmul: Text | None = None  # PyTorch's switch, read back
-    fp32_precision_conv: Text | None = None  # PyTorch's switch, read back
-    fp32_precision_rnn: Text | None = None  # PyTorch's switch, read back
-    allow_fp16_accumulation: bool | None = None  # PyTorch's switch, read back
-    autocast_dtype: Text | None = None  # null if autocast is off
+    fp32_precision_matmul: MaybeText = None  # PyTorch's switch, read back
+    fp32_precision_conv: MaybeText = None  # PyTorch's switch, read back
+    fp32_precision_rnn: MaybeText = None  # PyTorch's switch, read back
+    allow_fp16_accumulation: MaybeBool = None  # PyTorch's switch, read back
+    autocast_dtype: MaybeText = None  # null if autocast is off
     # PyTorch's switch, read back; null in eager mode or no autocast
-    compiled_backward_autocast: Text | None = None
-    parameter_dtypes: Text | None = None  # for example "float16 + float32"
-    fp8_linear_fraction: Number | None = None  # of the Linear layers' work: in fp8
+    compiled_backward_autocast: MaybeText = None
+    parameter_dtypes: MaybeText = None  # for example "float16 + float32"
+    fp8_linear_fraction: MaybeNumber = None  # of the Linear layers' work: in fp8
 
 
 class Ledger(Section):
     """What filled the memory at its peak."""
 
-    ledger_parameters_mib: Number | None = None  # part of the peak
-    ledger_gradients_mib: Number | None = None  # part of the peak
-    ledger_optimizer_mib: Number | None = None  # part of the peak
-    ledger_masters_mib: Number | None = None  # part of the peak
-    ledger_data_mib: Number | None = None  # part of the peak
+    ledger_parameters_mib: MaybeNumber = None  # part of the peak
+    ledger_gradients_mib: MaybeNumber = None  # part of the peak
+    ledger_optimizer_mib: MaybeNumber = None  # part of the peak
+    ledger_masters_mib: MaybeNumber = None  # part of the peak
+    ledger_data_mib: MaybeNumber = None  # part of the peak
     # rest of the peak: activations, temporaries, workspaces
-    ledger_activations_mib: Number | None = None
-    ledger_slack_mib: Number | None = None  # reserved by the allocator above the peak
-    ledger_context_mib: Number | None = None  # CUDA context and libraries
-    ledger_error_fraction: Number | None = None  # (peak + slack + context) / NVML's figure - 1
-    ledger_reason: Text | None = None  # why there is no memory breakdown, or no context in it
-    saved_activations_mib: Number | None = None  # kept by the forward pass for the backward pass
+    ledger_activations_mib: MaybeNumber = None
+    ledger_slack_mib: MaybeNumber = None  # reserved by the allocator above the peak
+    ledger_context_mib: MaybeNumber = None  # CUDA context and libraries
+    ledger_error_fraction: MaybeNumber = None  # (peak + slack + context) / NVML's figure - 1
+    ledger_reason: MaybeText = None  # why there is no memory breakdown, or no context in it
+    saved_activations_mib: MaybeNumber = None  # kept by the forward pass for the backward pass
 
 
 class Kernels(Section):
     """What a profiled step ran, and how long the whole explanation took."""
 
-    explanation_seconds: Number | None = None  # outside the clock
-    gpu_busy_fraction: Number | None = None  # kernel time of a profiled step / median timed step
-    gpu_busy_ms_per_step: Number | None = None  # with a kernel or copy running
-    kernels_per_step: Number | None = None  # kernels, copies and fills
-    tensor_core_fraction: Number | None = None  # of kernel time, by kernel names
-    fp16_kernel_fraction: Number | None = None  # of kernel time, by kernel names
-    fp8_kernel_fraction: Number | None = None  # of kernel time, by kernel names
+    explanation_seconds: MaybeNumber = None  # outside the clock
+    gpu_busy_fraction: MaybeNumber = None  # kernel time of a profiled step / median timed step
+    gpu_busy_ms_per_step: MaybeNumber = None  # with a kernel or copy running
+    kernels_per_step: MaybeNumber = None  # kernels, copies and fills
+    tensor_core_fraction: MaybeNumber = None  # of kernel time, by kernel names
+    fp16_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
+    fp8_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
     kernel_family_fractions: list[NamedShare] = []  # [family, fraction of kernel time]
-    profile_reason: Text | None = None  # why there is no profile
+    profile_reason: MaybeText = None  # why there is no profile
 
 
 class Work(Section):
     """How much a step computes and moves, against what the GPU can do."""
 
     # convolution, matmul, attention, RNN; a multiply-add counts 2
-    flops_per_step: Number | None = None
-    bytes_per_step: Number | None = None  # inputs and outputs of every operation, without any cache
-    misaligned_flops_fraction: Number | None = None  # sizes that are not multiples of 8
-    achieved_tflop_per_second: Number | None = None  # flops_per_step / median timed step
+    flops_per_step: MaybeNumber = None
+    bytes_per_step: MaybeNumber = None  # inputs and outputs of every operation, without any cache
+    misaligned_flops_fraction: MaybeNumber = None  # sizes that are not multiples of 8
+    achieved_tflop_per_second: MaybeNumber = None  # flops_per_step / median timed step
     # measured on this GPU in the run's arithmetic
-    ceiling_matmul_tflop_per_second: Number | None = None
-    ceiling_conv_tflop_per_second: Number | None = None  # older records: the same of a convolution
-    ceiling_copy_gb_per_second: Number | None = None  # measured; read plus written
+    ceiling_matmul_tflop_per_second: MaybeNumber = None
+    ceiling_copy_gb_per_second: MaybeNumber = None  # measured; read plus written
     # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
-    compute_limit_fraction: Number | None = None
+    compute_limit_fraction: MaybeNumber = None
     # bytes_per_step / busy time / ceiling_copy_gb_per_second
-    bandwidth_limit_fraction: Number | None = None
-    limit_reason: Text | None = None  # why a figure of FLOPs, bytes or ceilings is missing
+    bandwidth_limit_fraction: MaybeNumber = None
+    limit_reason: MaybeText = None  # why a figure of FLOPs, bytes or ceilings is missing
 
 
 class Lost(Section):
     """What 16 bits lose of gradients and updates."""
 
     # of non-zero gradients: zero in fp16 without scaling
-    gradient_flush_fraction_scale_1: Number | None = None
-    gradient_flush_fraction_scaled: Number | None = None  # the same at the last loss scale
-    gradient_reason: Text | None = None  # why an fp16 run has no such fractions
-    lost_update_fraction: Number | None = None  # of weights that a step should change: unchanged
-    kept_update_fraction: Number | None = None  # of that step's update: reached the weights
+    gradient_flush_fraction_scale_1: MaybeNumber = None
+    gradient_flush_fraction_scaled: MaybeNumber = None  # the same at the last loss scale
+    gradient_reason: MaybeText = None  # why an fp16 run has no such fractions
+    lost_update_fraction: MaybeNumber = None  # of weights that a step should change: unchanged
+    kept_update_fraction: MaybeNumber = None  # of that step's update: reached the weights
     # why a run whose weights are 16-bit alone has no such fractions
-    update_reason: Text | None = None
+    update_reason: MaybeText = None
 
 
 class Inference(Section):
     """The trained model in use."""
 
-    inference_latency_ms: Number | None = None  # one sample, synchronised
-    inference_latency_ms_p10: Number | None = None  # one sample, synchronised
-    inference_latency_ms_p90: Number | None = None  # one sample, synchronised
-    inference_samples_per_second: Number | None = None  # at the training's batch size
-    inference_memory_mib: Number | None = None  # weights, batch, forward pass
+    inference_latency_ms: MaybeNumber = None  # one sample, synchronised
+    inference_latency_ms_p10: MaybeNumber = None  # one sample, synchronised
+    inference_latency_ms_p90: MaybeNumber = None  # one sample, synchronised
+    inference_samples_per_second: MaybeNumber = None  # at the training's batch size
+    inference_memory_mib: MaybeNumber = None  # weights, batch, forward pass
     # largest difference from fp32 / its largest output
-    inference_difference_fraction: Number | None = None
-    inference_reason: Text | None = None  # why a figure of the inference is missing
+    inference_difference_fraction: MaybeNumber = None
+    inference_reason: MaybeText = None  # why a figure of the inference is missing
 
 
 class Measured(Section):
@@ -302,19 +316,19 @@ class Measured(Section):
 class Quality(Section):
     """What the training reached, and how its loss scale went."""
 
-    train_loss: list[Number | None] = []  # mean of each epoch
+    train_loss: list[MaybeNumber] = []  # mean of each epoch
     training_log: list[Logged] = []  # [epoch, step, loss, accuracy so far in the epoch]
-    metric_name: Text | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
-    metric_better: Text | None = None  # "higher" or "lower"
-    metric: list[Number | None] = []  # held-out data, after each epoch
-    chance_metric: Number | None = None  # of a model that ignores its input
-    metric_margin: Number | None = None  # differences from fp32 up to this one count as equivalent
+    metric_name: MaybeText = None  # "accuracy", "mean_absolute_error" or "perplexity"
+    metric_better: Literal["higher", "lower"] | None = None  # "higher" or "lower"
+    metric: list[MaybeNumber] = []  # held-out data, after each epoch
+    chance_metric: MaybeNumber = None  # of a model that ignores its input
+    metric_margin: MaybeNumber = None  # differences from fp32 up to this one count as equivalent
     metric_margin_is_share: bool = False  # the margin is a share of fp32's metric
-    metric_target: Number | None = None  # metric to which the time of training is told
-    test_metric: Number | None = None  # on a test set that decides nothing, or null
+    metric_target: MaybeNumber = None  # metric to which the time of training is told
+    test_metric: MaybeNumber = None  # on a test set that decides nothing, or null
     loss_scale_trace: list[Change] = []  # [timed step, scale] at each change
-    skipped_steps: Integer | None = None  # timed steps whose gradients overflowed
-    warmup_skipped_steps: Integer | None = None  # while the loss scale settled
+    skipped_steps: MaybeInteger = None  # timed steps whose gradients overflowed
+    warmup_skipped_steps: MaybeInteger = None  # while the loss scale settled
     overflow_steps: list[Number] = []  # timed steps skipped, counted from 0 in each repeat
 
 
@@ -332,34 +346,31 @@ class RunRecord(Section):
     quality: Quality = Quality()
 
     def part_with(self, name: str) -> Section:
-        """Return the section that holds a field."""
-        part: Any = self
-        for step in PLACES[name]:
-            part = vars(part)[step]
-        return part
+        """Return the section that holds a field, and the record itself where no section does."""
+        return functools.reduce(getattr, PLACES.get(name, ()), self)
 
     def __getattr__(self, name: str) -> Any:
         if name in PLACES:
-            return vars(self.part_with(name))[name]
+            return getattr(self.part_with(name), name)
         raise AttributeError(f"a record has no {name}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        vars(self.part_with(name) if name in PLACES else self)[name] = value
+        vars(self.part_with(name))[name] = value
 
 
-def places_in(
-    section: type[BaseModel], above: tuple[str, ...] = ()
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (name of a field, names of the sections that lead to it)."""
+def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
+    """Return {name of a field: names of the sections that lead to it}."""
+    found: dict[str, tuple] = {}
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            yield from places_in(kind, (*above, name))
-        elif section is not RunRecord:  # whose settings are no fields
-            yield name, above
+            found |= places_in(kind, (*above, name))
+        elif above:  # the settings, in no section, are no fields
+            found[name] = above
+    return found
 
 
-PLACES = dict(places_in(RunRecord))
+PLACES = places_in(RunRecord, ())
 SECTIONS = {"settings", *(name for place in PLACES.values() for name in place)}
 
 
@@ -373,8 +384,7 @@ def digest_of(notebook: str, parameters: dict, precision: str) -> str:
 
     They are what makes a run the same run: run_all.py plans by them, and the notebook names its records by them.
     """
-    text = json.dumps([notebook, precision, parameters], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return digest([notebook, precision, parameters])[:8]
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
@@ -417,20 +427,11 @@ def utc_now() -> str:
 
 
 def flat_record(record: RunRecord) -> dict:
-    """Return {name: value} of all fields, with `settings` as one of them, as the judgement and the report read it."""
+    """Return {name: value} of the fields, with `settings` as one of them, as the report reads it.
 
-    def fields_of(part: Section) -> Iterator[tuple[str, Any]]:
-        for name, value in (part.model_extra or {}).items():
-            if name not in PLACES and name not in SECTIONS and name != "path":
-                yield name, value
-        for name, field in type(part).model_fields.items():
-            value = vars(part)[name]
-            if isinstance(value, Section):
-                yield from fields_of(value)
-            elif not field.exclude:
-                yield name, value
-
-    return dict(fields_of(record))
+    Fields of other versions are left out, because nothing here knows what they mean.
+    """
+    return {"settings": record.settings, **{name: getattr(record, name) for name in PLACES}}
 
 
 def write_record(record: RunRecord, output_dir: str | Path) -> Path:
@@ -454,33 +455,27 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     return path
 
 
-def is_of_other_version(old: RunRecord) -> bool:
-    return old.package_version not in (None, __version__)
-
-
 def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
-    """Keep a result whose place `new` takes, where that is of another version, of other data or of another model."""
-    if is_of_other_version(old):
+    """Keep a result whose place `new` takes, where it is of another version, data or model."""
+    if old.package_version not in (None, __version__):
         aside = path.parent / f"other_code-{old.package_version}"
         aside.mkdir(exist_ok=True)
         os.replace(path, aside / path.name)
-    elif new.data_fingerprint and (old.data_fingerprint, old.identity) != (
-        new.data_fingerprint,
-        new.identity,
-    ):
-        ends = old.data_fingerprint or "unknown_data"
-        if old.identity is not None:
-            ends = hashlib.sha256(json.dumps([ends, old.identity]).encode()).hexdigest()[:12]
-        old.run_id = f"{old.run_id}-{ends}"
+        print(f"The result of version {old.package_version} is kept in {aside}.")
+        return
+    was, now = ([one.data_fingerprint, one.identity] for one in (old, new))
+    if new.data_fingerprint and was != now:
+        old.run_id += f"-{digest(was)[:12]}"
         save_record(old, path.with_name(f"{old.run_id}.json"))
 
 
 def refused(record: RunRecord) -> str | None:
     """Return why a record could not be read again, or None."""
     try:
-        return contradiction(flat_record(record_of(as_json(record.model_dump(warnings=False)))))
-    except (TypeError, ValueError) as error:  # it holds what is no JSON
+        record_of(as_json(record.model_dump(warnings=False)))
+    except (TypeError, ValueError) as error:  # TypeError: it holds what is no JSON
         return str(error)
+    return None
 
 
 def save_record(record: RunRecord, path: str | Path) -> None:
@@ -561,43 +556,73 @@ def lifted(flat: dict) -> dict:
         raise ValueError(
             f"version {version} wrote it; only records of 0.3 and later are read, so read it with 0.3"
         )
-    given: dict[str, Any] = MARGINS_OF_0_3.get(flat.get("metric_name") or "", {})
-    given = {"data_folder": FOLDERS_OF_0_3.get(flat.get("notebook") or ""), **given, **flat}
+    given: dict[str, Any] = {
+        "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
+        **MARGINS_OF_0_3.get(str(flat.get("metric_name")), {}),
+        **flat,
+        "schema_version": 2,  # of the nested form
+    }
     nested: dict = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
     for name in given.keys() - nested["settings"].keys():
         part = nested
         for step in PLACES.get(name, ("run",)):
             part = part.setdefault(step, {})
         part[name] = given[name]
-    nested["run"]["schema_version"] = SCHEMA_VERSION
     return nested
 
 
+class Settings(Common):
+    """What the settings of every record hold, beside parameters that no experiment has today."""
+
+    model_config = ConfigDict(extra="ignore")
+    model: Text
+    batch_size: BatchSize
+    seed: Seed
+
+
 def record_of(value: Any) -> RunRecord:
-    """Return the record in a JSON value. Raise ValueError with the reason where there is none that can be used."""
+    """Return the record in a JSON value.
+
+    Raises ValueError, with the reason, where there is none or its fields contradict each other.
+    """
     if not isinstance(value, dict):
         raise ValueError("it is no record")
     try:
         record = RunRecord.model_validate(lifted(value) if "run_id" in value else value)
-        known = {
-            name: record.settings[name] for name in Common.model_fields if name in record.settings
-        }
-        Common.model_validate(known)
-        lacking = [name for name in ("model", "batch_size", "seed") if name not in known]
+        Settings.model_validate(record.settings)
     except ValidationError as error:
         raise ValueError(said_of(error, "a record", (), SECTIONS).rstrip(".")) from None
-    if lacking:
-        raise ValueError(f"a record lacks {lacking[0]}")
+    if reason := contradiction(record):
+        raise ValueError(reason)
     return record
 
 
-def load(path: Path) -> RunRecord | None:
-    """Return the record of a training in the file that bears its run_id, or None where it is of another or unusable."""
-    try:
-        record = record_of(json.loads(read_file(path)))
-    except (OSError, ValueError, RecursionError):
+def contradiction(record: RunRecord) -> str | None:
+    """Return which fields of a record with sound values contradict each other, or None."""
+    if record.metric and not record.metric_better:
+        return "metric_better must be higher or lower where there is a metric"
+    if record.status != "ok":
         return None
-    return record if record.run_id == path.stem and not contradiction(flat_record(record)) else None
+    if not isinstance(record.batch_size_used or record.settings["batch_size"], int):
+        return "status ok, but no batch_size_used"
+    if not record.epoch_seconds:
+        return "status ok, but no epoch_seconds"
+    peak = record.peak_allocated_mib
+    if peak is not None and peak <= (record.data_on_device_mib or 0):
+        return "status ok, but no peak_allocated_mib above data_on_device_mib"
+    return None
+
+
+def load(path: Path) -> RunRecord | None:
+    """Return the record of a training in the file that bears its run_id.
+
+    None means that it is of another training, or cannot be used.
+    """
+    with suppress(OSError, ValueError, RecursionError):
+        record = record_of(json.loads(read_file(path)))
+        if record.run_id == path.stem:
+            return record
+    return None
 
 
 def read_run(path: Path) -> dict | None:
@@ -606,32 +631,11 @@ def read_run(path: Path) -> dict | None:
     return flat_record(record) if record else None
 
 
-def contradiction(record: dict) -> str | None:
-    """Return which fields of a record with sound values contradict each other or this version, or None."""
-    if record["schema_version"] != SCHEMA_VERSION:
-        return f"schema version {record['schema_version']}; this version reads {SCHEMA_VERSION}"
-    if record["metric"] and record["metric_better"] not in ("higher", "lower"):
-        return "metric_better must be higher or lower where there is a metric"
-    if record["status"] != "ok":
-        return None
-    if not isinstance(record["batch_size_used"] or record["settings"]["batch_size"], int):
-        return "status ok, but no batch_size_used"
-    peak = record["peak_allocated_mib"]
-    if peak is not None and peak <= (record["data_on_device_mib"] or 0):
-        return "status ok, but no peak_allocated_mib above 0 and above data_on_device_mib"
-    if not record["epoch_seconds"] or not all((one or 0) > 0 for one in record["epoch_seconds"]):
-        return "status ok, but no usable epoch_seconds"
-    return (
-        None
-        if all(one > 0 for one in record["block_seconds"])
-        else "status ok, but no usable block_seconds"
-    )
-
-
 def data_asked_for(record: dict) -> str | None:
     """Return the data set that a run was given. Images of one's own are named after their folder."""
-    dataset, folder = (record["settings"].get(name) for name in ("dataset", "data_dir"))
-    return Path(folder).name if dataset == "folder" and isinstance(folder, str) else dataset
+    settings = record["settings"]
+    dataset = settings.get("dataset")
+    return Path(settings.get("data_dir", "")).name if dataset == "folder" else dataset
 
 
 def comparison_key(record: dict) -> tuple:
@@ -643,19 +647,15 @@ def comparison_key(record: dict) -> tuple:
     """
     # a run that ended early has only the second
     used = record["dataset_used"] or data_asked_for(record)
-    values = {**record, "dataset_used": used}
-    fields = [(name, json.dumps(values[name])) for name in SAME]
-    settings = {name: value for name, value in record["settings"].items() if name not in OF_ONE_RUN}
+    same = {name: record[name] for name in SAME} | {"dataset_used": used}
     named = {
-        f"{name} (parameter)" if name in SAME else name: value for name, value in settings.items()
+        f"{name} (parameter)" if name in SAME else name: value
+        for name, value in record["settings"].items()
+        if name not in OF_ONE_RUN
     }
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
-    return (*fields, *((name, json.dumps(named[name])) for name in sorted(named)))
-
-
-def samples_in_epoch(record: dict) -> float:
-    """Return the samples of a timed epoch, or 0 where they are not known."""
-    return record["samples_per_epoch"] or 0
+    pairs = [*same.items(), *sorted(named.items())]
+    return tuple((name, json.dumps(value)) for name, value in pairs)
 
 
 def is_explanation(record: dict) -> bool:

@@ -1,11 +1,12 @@
 """What tells two trainings of one name apart: model, functions, optimizer and batches."""
 
 import ast
+import dis
 import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
@@ -27,8 +28,7 @@ def identity_of(
     """
     weights = [(name, one.shape, one.dtype) for name, one in model.named_parameters()]
     seen: list[FunctionType] = []
-    kinds = dict.fromkeys(type(part) for part in model.modules())
-    forwards = [code_of(kind.forward, seen) for kind in kinds if not is_of_others(kind)]
+    forwards = [code_of(type(part).forward, seen) for part in model.modules()]
     parts = {name: code_of(one, []) for name, one in functions.items() if one is not None}
     parts |= {"model": (model, weights, forwards), "optimizer": optimizer, "batches": batches}
     return {name: fingerprint_of(ADDRESS.sub("", repr(part)))[:8] for name, part in parts.items()}
@@ -40,44 +40,42 @@ def code_of(one: Any, seen: list[FunctionType]) -> Any:
     Of a library's code, of classes and of what is neither code nor a plain value, the name does.
     `seen` holds what is told already.
     """
-    if isinstance(one, str | int | float | tuple):
-        return one
+    if isinstance(one, functools.partial):
+        one = {"called": one.func, "with": one.args, **one.keywords}
     if isinstance(one, Mapping):
         return {name: code_of(one[name], seen) for name in one if name not in OF_ONE_RUN}
-    if isinstance(one, functools.partial):
-        return [code_of(part, seen) for part in (one.func, one.args, one.keywords)]
+    if isinstance(one, str | int | float | tuple):
+        return one
     called = inspect.unwrap(getattr(one, "__func__", one))
     if not isinstance(called, FunctionType):
-        called = getattr(type(called), "__call__", None)  # noqa: B004
+        called = type(called).__call__
     if not isinstance(called, FunctionType) or called in seen or is_of_others(called):
         return getattr(one, "__qualname__", type(one).__qualname__)
     seen.append(called)
-    used = inspect.getclosurevars(called)
-    return [
-        source_of(called),
-        called.__defaults__,
-        code_of({**used.globals, **used.nonlocals}, seen),
-    ]
+    steps = list(steps_of(called.__code__))
+    known = {**called.__globals__, **inspect.getclosurevars(called).nonlocals}
+    named = {name: known[name] for _, name in steps if name in known}
+    return [source_of(called) or steps, called.__defaults__, code_of(named, seen)]
 
 
-def source_of(function: FunctionType) -> Any:
-    """Return a function's source without comments and docstrings, or its instructions where Python has none."""
+def source_of(function: FunctionType) -> str | None:
+    """Return a function's source without comments and docstrings, or None where Python has none."""
     with suppress(OSError, SyntaxError):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-                del node.body[0]
-        if isinstance(tree.body[0], ast.FunctionDef):  # a lambda's lines hold what is around it
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        if isinstance(tree, ast.FunctionDef):  # a lambda's lines hold what is around it
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
+                    del node.body[0]
             return ast.unparse(tree)
-    return machine_code(function.__code__, function.__doc__)
+    return None
 
 
-def machine_code(code: CodeType, docstring: str | None = None) -> list:
-    """Return the instructions of a function, which hold neither its comments nor its docstring."""
-    constants: list[Any] = [one for one in code.co_consts if one != docstring]
-    for place, one in enumerate(constants):
-        if isinstance(one, CodeType):
-            constants[place] = machine_code(one)
-        elif isinstance(one, frozenset):  # whose order differs from process to process
-            constants[place] = sorted(map(repr, one))
-    return [code.co_code, code.co_names, constants]
+def steps_of(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Yield (name, argument) of each instruction of a code and of the code within it."""
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, CodeType):
+            yield from steps_of(step.argval)
+        elif isinstance(step.argval, frozenset):  # whose order differs from process to process
+            yield step.opname, tuple(sorted(map(repr, step.argval)))
+        else:
+            yield step.opname, step.argval

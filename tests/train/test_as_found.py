@@ -4,6 +4,7 @@ from collections import deque
 
 import pytest
 import torch
+from small_training import losses_of_a_loop
 
 from mixed_precision_study.own_model import compare
 from mixed_precision_study.train import step
@@ -64,16 +65,7 @@ def loss(model, x):
 def plain_losses(epochs=2):
     torch.manual_seed(0)
     model = Counting()
-    optimizer, means = OwnCounters(model.parameters()), []
-    for _ in range(epochs):
-        losses = []
-        for x in INPUTS:
-            optimizer.zero_grad()
-            losses.append(loss(model, x))
-            losses[-1].backward()
-            optimizer.step()
-        means.append(torch.stack(losses).mean().item())
-    return means
+    return losses_of_a_loop(model, OwnCounters(model.parameters()), loss, [INPUTS] * epochs)
 
 
 @pytest.mark.parametrize("count", [1, 12, 40])

@@ -130,3 +130,25 @@ def test_the_order_of_a_set_which_processes_differ_in_does_not_count(tmp_path):
         for one in sources
     ]
     assert found[0] == found[1] != found[2]
+
+
+NESTED = (
+    "def f(model, batch):\n    def inner(x):\n        '''%s'''\n"
+    "        return helper(x)\n    return inner(model(batch))\n"
+)
+
+
+@pytest.mark.parametrize("has_source", [True, False])
+def test_what_an_inner_function_names_counts_and_what_it_says_of_itself_does_not(
+    tmp_path, has_source
+):
+    def made(words, known):
+        names = {"helper": known}
+        if has_source:
+            return written(tmp_path, NESTED % words, **names)
+        exec(NESTED % words, names)
+        return names["f"]
+
+    functions = [made(*one) for one in (("a", helper), ("b", helper), ("a", torch.sum))]
+    found = [identity(functions={"compute_loss": one})["compute_loss"] for one in functions]
+    assert found[0] == found[1] != found[2]
