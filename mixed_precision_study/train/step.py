@@ -39,17 +39,17 @@ from .device_optimizer import on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
 from .precision import (
+    FP32_SWITCHES,
     PRECISIONS,
     Precision,
     after_step,
     autocasts_seen,
     backends_as_found,
     cast_model,
-    changed_since,
     compiled,
     cudnn_flags,
-    fp32_switches,
     keep_masters,
+    read_switch,
     switches_now,
 )
 
@@ -325,13 +325,15 @@ class TrainingLog:
 
 def read_switches(record: RunRecord, trainer: Trainer) -> None:
     """Note PyTorch's switches for fp32. Raise Failed where any switch is no more as it was before the warm-up."""
-    for name, switch in fp32_switches().items():
-        setattr(record, f"fp32_precision_{name}", switch.fp32_precision)
-    if changed := changed_since(trainer.switches):
-        raise Failed(
-            f"torch.{changed[0].split()[0]} changed during the training, so it is not what its name says; leave that"
-            " out of the model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
-        )
+    for name, line in FP32_SWITCHES.items():
+        setattr(record, f"fp32_precision_{name}", read_switch(line))
+    for line, value in switches_now().items():
+        if value != trainer.switches[line]:
+            raise Failed(
+                f"torch.{line.split()[0]} changed during the training, so it is not what its name"
+                " says; leave that out of the model, the loss, the optimizer, the batches and"
+                " evaluate, and set it before you compare"
+            )
 
 
 def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
@@ -341,9 +343,7 @@ def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
     dtype = PRECISIONS[trainer.precision]["autocast"]
     record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
     if dtype and trainer.is_compiled:
-        from torch._functorch import config
-
-        record.compiled_backward_autocast = config.backward_pass_autocast
+        record.compiled_backward_autocast = read_switch("_functorch.config.backward_pass_autocast")
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
     record.fp8_linear_fraction = trainer.fp8_linear_fraction
