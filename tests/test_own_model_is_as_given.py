@@ -89,7 +89,7 @@ def plain_losses(model, epochs=2):
     optimizer, means = torch.optim.SGD(model.parameters(), lr=0.01), []
     for epoch in range(epochs):
         losses = []
-        for batch in IterableData(BATCHES, None).read(BATCHES, epoch):
+        for batch in IterableData(BATCHES, None).read(epoch):
             optimizer.zero_grad()
             losses.append(loss(model, batch))
             losses[-1].backward()
