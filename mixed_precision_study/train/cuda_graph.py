@@ -6,8 +6,10 @@ device. On the CPU the same steps run without a graph, so that tests can check t
 
 import functools
 import reprlib
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -111,25 +113,29 @@ def fill(places: Any, values: Any, name: str) -> None:
 
     Raises Unsupported where it differs from the first in anything else, because a replay would not see that.
     """
-    old, new = leaves_of(places, name), leaves_of(values, name)
-    if [path for path, _ in old] != [path for path, _ in new]:
+    old, new = dict(leaves_of(places, name)), dict(leaves_of(values, name))
+    if old.keys() != new.keys():
         raise Unsupported(
             f"a CUDA graph takes batches of one structure, but the parts of {name} change"
         )
-    for (path, place), (_, value) in zip(old, new, strict=True):
-        both = isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor)
-        if both and place.shape == value.shape and place.dtype == value.dtype:
-            place.copy_(value, non_blocking=True)
-        elif both or not (place is value or same_value(place, value)):
+    for path, place in old.items():
+        value = new[path]
+        if not alike(place, value):
             raise Unsupported(
                 f"a CUDA graph replays shapes, types and values of the first batch, but {path} is first"
                 f" {described(place)} and then {described(value)}; leave it out of the batch or run eager"
             )
+        if isinstance(place, torch.Tensor):
+            place.copy_(value, non_blocking=True)
 
 
-def same_value(place: Any, value: Any) -> bool:
+def alike(first: Any, value: Any) -> bool:
+    """Return whether a tensor has the shape and type of the first one, and another leaf its value."""
+    if isinstance(first, torch.Tensor):
+        is_tensor = isinstance(value, torch.Tensor)
+        return is_tensor and (first.shape, first.dtype) == (value.shape, value.dtype)
     with suppress(Exception):  # whatever the class of a part of the batch raises
-        return type(place) is type(value) and bool(place == value)
+        return first is value or (type(first) is type(value) and bool(first == value))
     return False
 
 
@@ -178,8 +184,18 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
     if is_out_of_memory(error):
         raise error
     raise Unsupported(
-        f"this training step cannot be captured in a CUDA graph ({error_line(error)})"
+        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{where(error)}). A graph can neither"
+        " wait for the GPU nor make a tensor from numbers of the host, so make it before the step or run eager"
     ) from None
+
+
+def where(error: BaseException) -> str:
+    """Return the last line that is neither PyTorch's nor of this package, at which an error was raised."""
+    others = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(others):
+            return f", at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}"
+    return ""
 
 
 # before the capture, so that cuDNN has chosen its algorithms and libraries have their workspaces

@@ -18,63 +18,30 @@ from ..tasks.batches import mapped
 from .float8 import without_float8
 
 # all that differs between the modes; fp8 also has float8.Float8Linear
+FP32 = {
+    "tf32": False,
+    "autocast": None,
+    "weights": torch.float32,
+    "masters": False,
+    "scale": False,
+}
 PRECISIONS: dict[str, dict] = {
-    "fp32": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
-    "tf32": {
-        "tf32": True,
-        "autocast": None,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
-    "amp_fp16": {
-        "tf32": False,
-        "autocast": torch.float16,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": True,
-    },
-    "amp_bf16": {
-        "tf32": False,
-        "autocast": torch.bfloat16,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
-    "o2_fp16": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.float16,
-        "masters": True,
-        "scale": True,
-    },
-    "o3_fp16": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.float16,
-        "masters": False,
-        "scale": True,
-    },
-    "bf16_true": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.bfloat16,
-        "masters": False,
-        "scale": False,
-    },
-    "fp8": {
-        "tf32": False,
-        "autocast": torch.bfloat16,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
+    "fp32": FP32,
+    "tf32": FP32 | {"tf32": True},
+    "amp_fp16": FP32 | {"autocast": torch.float16, "scale": True},
+    "amp_bf16": FP32 | {"autocast": torch.bfloat16},
+    "o2_fp16": FP32 | {"weights": torch.float16, "masters": True, "scale": True},
+    "o3_fp16": FP32 | {"weights": torch.float16, "scale": True},
+    "bf16_true": FP32 | {"weights": torch.bfloat16},
+    "fp8": FP32 | {"autocast": torch.bfloat16},
+}
+# {mode: (least compute capability, why)}
+BF16_NEEDS = (8, 0), "bf16 needs compute capability 8.0, because older GPUs only emulate bfloat16"
+NEEDS = {
+    "tf32": ((8, 0), "TF32 needs compute capability 8.0 (Ampere) or newer"),
+    "amp_bf16": BF16_NEEDS,
+    "bf16_true": BF16_NEEDS,
+    "fp8": ((8, 9), "fp8 needs compute capability 8.9 (Ada, Hopper) or newer"),
 }
 
 
@@ -94,17 +61,9 @@ def check_supported(
             raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
         return
     capability = torch.cuda.get_device_capability(device)
-    number = "{}.{}".format(*capability)
-    if precision == "tf32" and capability < (8, 0):
-        raise Unsupported(
-            f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
-        )
-    if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
-        raise Unsupported(f"this GPU (compute capability {number}) would only emulate bfloat16")
-    if precision == "fp8" and capability < (8, 9):
-        raise Unsupported(
-            f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}"
-        )
+    least, reason = NEEDS.get(precision, ((0, 0), ""))
+    if capability < least:
+        raise Unsupported(f"{reason}; this GPU has {capability[0]}.{capability[1]}")
     if "fp16" in precision and fp16_check not in (None, "passed"):
         raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
 

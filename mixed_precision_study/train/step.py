@@ -396,8 +396,7 @@ def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
 @dataclass
 class WarmUpSteps:
     times: list[float] = field(default_factory=list)  # seconds
-    # steps skipped before the first step and after each
-    skipped: list[int] = field(default_factory=lambda: [0])
+    good: int = 0  # last steps of which none was skipped
     first: float = 0.0  # seconds of the first step without compilation
     scale: float | None = None  # loss scale of the last step that was not skipped
     hidden: Any = None
@@ -415,30 +414,27 @@ def steps_until_stable(
     compiled_before: seconds that compiling took before.
     """
     taken = WarmUpSteps()
+    times, skipped = taken.times, 0
     compiling = ": compiling" if trainer.is_compiled else ""
     with progress(None, f"{trainer.precision}, first step{compiling}") as shown:
         for batch in cycle_batches(batches):
             begin = time.perf_counter()
             _, taken.hidden = trainer.step(batch, taken.hidden)
             synchronize(trainer.device)
-            taken.times.append(time.perf_counter() - begin)
-            if len(taken.times) == 1:
-                taken.first = taken.times[0] - (
-                    read_compiler(trainer.is_compiled)["seconds"] - compiled_before
-                )
-            taken.skipped.append(trainer.skipped_steps)
-            if taken.skipped[-1] == taken.skipped[-2]:
+            times.append(time.perf_counter() - begin)
+            if len(times) == 1:
+                compiled = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
+                taken.first = times[0] - compiled
+            taken.good += 1
+            if trainer.skipped_steps > skipped:
+                skipped, taken.good = trainer.skipped_steps, 0
+            else:
                 taken.scale = trainer.scaler.get_scale()
-            before, last = (
-                statistics.median(part)
-                for part in (taken.times[-10:-5] or taken.times, taken.times[-5:])
-            )
-            stable = (
-                abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
-            )
-            if (stable and len(taken.times) >= at_least) or len(taken.times) >= at_most:
+            before, last = statistics.median(times[-10:-5] or times), statistics.median(times[-5:])
+            stable = taken.good >= 4 and abs(last - before) <= 0.05 * before
+            if len(times) >= (at_least if stable else at_most):
                 break
-            shown.desc = f"{trainer.precision}, warm-up, step {len(taken.times)}"
+            shown.desc = f"{trainer.precision}, warm-up, step {len(times)}"
     return taken
 
 
@@ -510,7 +506,7 @@ def warm_up(
     record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
     record.compile_seconds = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
-    if taken.scale and taken.skipped[-1] > taken.skipped[-2]:
+    if taken.scale and not taken.good:
         trainer.scaler.update(taken.scale)
     trainer.start_again()
 
@@ -530,6 +526,7 @@ def timed_epoch(
 
     Raises Diverged if the loss is not finite or no step updated the weights.
     """
+    log = log or TrainingLog(0, trainer.device)
     reset_peaks(trainer.device)
     unseen = trainer.captured.unseen() if trainer.captured else 0
     hidden = None
@@ -556,15 +553,13 @@ def timed_epoch(
             loss, hidden = trainer.step(batch, hidden)
             meter.step(loss)
             clock.tick()
-            if log is not None:
-                log.step(len(clock.marks) - 1, loss)
+            log.step(len(clock.marks) - 1, loss)
             bar.n += 1
         seconds, step_ms = clock.stop()
     record.epoch_seconds.append(seconds)
     record.step_ms_all.extend(step_ms)
     record.block_seconds.extend(in_blocks(step_ms))
-    if log is not None:
-        record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
+    record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
     record.data_wait_seconds_all.append(sum(waits))
     mean_loss, skipped = meter.end()
     record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
