@@ -44,7 +44,7 @@ def mapped(
         for key, part in value.items():
             same[key] = inner(part, f"[{key!r}]")
         return same
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(type(value)):
         same = copy.copy(value)
         for field in dataclasses.fields(value):
             if hasattr(value, field.name):
@@ -82,11 +82,11 @@ def fingerprint_of(*parts: Any) -> str:
     """
     found = hashlib.sha256()
     for part in parts:
-        is_tensor = isinstance(part, torch.Tensor)
-        found.update(
-            f"{tuple(part.shape)} {part.dtype};".encode() if is_tensor else f"{part!r};".encode()
-        )
-        if is_tensor and part.numel():
+        if not isinstance(part, torch.Tensor):
+            found.update(f"{part!r};".encode())
+            continue
+        found.update(f"{tuple(part.shape)} {part.dtype};".encode())
+        if part.numel():
             found.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()[:12]
 

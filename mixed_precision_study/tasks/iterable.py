@@ -158,11 +158,11 @@ class IterableData(TrainingData):
         """Raise Failed where an epoch is not what was counted or what another precision was given."""
         known = self.counted.setdefault(epoch, found)
         first = self.counted[0] if epoch else known
-        counts = [(len(steps), sum(size for _, size in steps)) for steps in (found, first)]
-        if found != known or counts[0] != counts[1] or not (found or epoch == 0):
+        name = "eval_batches" if epoch is None else "batches"
+        if found != known or totals(found) != totals(first) or not (found or epoch == 0):
             raise Failed(
-                f"{'eval_batches' if epoch is None else 'batches'} gave {counts[0][0]} steps where there"
-                f" were {counts[1][0]}, or other samples or shapes; yield the same in every epoch"
+                f"{name} gave {len(found)} steps where there were {len(first)}, or other samples or"
+                " shapes; yield the same in every epoch"
             )
 
     def moved(self, leaf: Any, path: str) -> Any:
@@ -188,6 +188,11 @@ class IterableData(TrainingData):
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Any:
         return HeldOut(self)
+
+
+def totals(steps: list[tuple]) -> tuple[int, int]:
+    """Return the number of steps, and that of their samples."""
+    return len(steps), sum(samples for _, samples in steps)
 
 
 class HeldOut:

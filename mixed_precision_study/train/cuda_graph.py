@@ -184,8 +184,9 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
     if is_out_of_memory(error):
         raise error
     raise Unsupported(
-        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{where(error)}). A graph can neither"
-        " wait for the GPU nor make a tensor from numbers of the host, so make it before the step or run eager"
+        "this training step cannot be captured in a CUDA graph"
+        f" ({error_line(error)}{where(error)}). A graph can neither wait for the GPU nor make a"
+        " tensor from numbers of the host, so make it before the step or run eager"
     ) from None
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 
 from ..parameters import Unsupported
-from .precision import write_back
 
 
 def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -31,7 +30,6 @@ class DeviceOptimizer:
     """
 
     lacking: tuple[str, ...] = ()
-    writes_back = True  # master copies to the model, in its own step
 
     def __init__(self, groups: list[dict], stochastic: bool):
         if any(group[name] for group in groups for name in self.lacking):
@@ -91,7 +89,6 @@ class DeviceOptimizer:
                     self.update_in_fp32(group, columns, found_inf)
                 else:
                     self.update(group, columns, found_inf)
-        write_back(self)
 
     def update_in_fp32(self, group: dict, columns: list[list], found_inf: Any) -> None:
         """Update fp32 copies, and round weights and buffers to their type, at random if `stochastic`.

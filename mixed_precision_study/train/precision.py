@@ -218,11 +218,10 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
 
     For several shapes PyTorch's default holds: it compiles for the first shape and, at the second, for any shape.
     """
-    config: Any = torch._functorch.config
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
-    config.enable_autograd_cache = False
+    set_switch("_functorch.config.enable_autograd_cache", False)
     # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
-    config.backward_pass_autocast = "off"  # noqa: S105
+    set_switch("_functorch.config.backward_pass_autocast", "off")
     return torch.compile(part, dynamic=None if several_shapes else False, **COMPILE_MODES[mode])
 
 
@@ -304,8 +303,7 @@ def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
 
     optimizer.master_pairs = pairs
     optimizer.zero_grad = zero_grad
-    if not getattr(optimizer, "writes_back", False):
-        after_step(optimizer, write_back)
+    after_step(optimizer, write_back)
 
 
 def after_step(optimizer: Any, call: Callable[[Any], Any]) -> None:

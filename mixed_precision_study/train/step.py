@@ -237,52 +237,33 @@ class Trainer:
 
 
 class LossMeter:
-    """Averages the losses of an epoch in eager mode, where the host knows which steps were skipped."""
+    """Keeps the loss of every step of an epoch, and whether it was skipped, on the device until its end."""
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Trainer, room: int = 4096):
         self.trainer = trainer
+        self.outcome = trainer.captured.outcome if trainer.captured else None
         self.updates = trainer.updates
-        self.skipped: list[bool] = []
-        self.total = torch.zeros((), device=trainer.device)
-
-    def step(self, loss: torch.Tensor) -> None:
-        self.skipped.append(self.trainer.updates == self.updates)
-        self.updates = self.trainer.updates
-        if not self.skipped[-1]:
-            self.total += loss
-
-    def end(self) -> tuple[float | None, list[bool]]:
-        """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
-        counted = self.skipped.count(False)
-        return self.total.item() / counted if counted else None, self.skipped
-
-
-class DeviceLossMeter:
-    """Keeps loss and found_inf of every step of an epoch on the device, and reads them at its end.
-
-    outcome: (2,): both of the last step, where a graph leaves them; without a graph None.
-    """
-
-    def __init__(
-        self, found_inf: torch.Tensor, outcome: torch.Tensor | None = None, room: int = 65536
-    ):
-        self.found_inf = found_inf
-        self.outcome = outcome
         self.count = 0
         self.read: list[torch.Tensor] = []
-        self.rows = torch.zeros(room, 2, device=found_inf.device)
+        self.rows = torch.zeros(room, 2, device=trainer.device)
 
     def step(self, loss: torch.Tensor) -> None:
         row = self.rows[self.count % len(self.rows)]
-        if self.outcome is None:
-            torch.stack((loss, self.found_inf), out=row)
-        else:
+        if self.outcome is not None:
             row.copy_(self.outcome)
+        elif self.trainer.found_inf is not None:
+            torch.stack((loss, self.trainer.found_inf), out=row)
+        else:  # the host itself knows whether it was skipped
+            row[0] = loss
+            if self.trainer.updates == self.updates:
+                row[1] = 1.0
+            self.updates = self.trainer.updates
         self.count += 1
         if self.count % len(self.rows) == 0:  # full: waits for the device once
             self.read.append(self.rows.to("cpu", copy=True))
 
     def end(self) -> tuple[float | None, list[bool]]:
+        """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
         rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
         losses = rows[:, 0]
         skipped = rows[:, 1] != 0
@@ -534,12 +515,7 @@ def timed_epoch(
     waits: list[float] = []
     clock = StepClock(trainer.device)
     scales = LossScaleTrace(record, trainer)
-    outcome = trainer.captured.outcome if trainer.captured else None
-    meter = (
-        LossMeter(trainer)
-        if trainer.found_inf is None
-        else DeviceLossMeter(trainer.found_inf, outcome)
-    )
+    meter = LossMeter(trainer)
     compiled_before = read_compiler(trainer.is_compiled)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)

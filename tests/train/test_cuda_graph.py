@@ -35,7 +35,7 @@ from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
-from mixed_precision_study.train.step import DeviceLossMeter, timed_epoch, warm_up
+from mixed_precision_study.train.step import LossMeter, timed_epoch, warm_up
 
 ROUNDING = {
     "fp32": 1e-6,
@@ -125,7 +125,9 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
 @pytest.mark.parametrize(("count", "mean"), [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
 def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
     outcome = torch.zeros(2)
-    meter = DeviceLossMeter(outcome[1], outcome, room=3)
+    captured = types.SimpleNamespace(outcome=outcome)
+    trainer = types.SimpleNamespace(captured=captured, updates=0, device=outcome.device)
+    meter = LossMeter(trainer, room=3)
     for number in range(count):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
         meter.step(None)
