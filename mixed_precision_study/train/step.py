@@ -154,19 +154,21 @@ class Trainer:
         self.captured: CapturedStep | None = None
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer: Any = self.optimizer_of(make_optimizer)
+        self.optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
         set_mode(self.optimizer, "train")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         # of each group to the first
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+        masters = dict(zip(self.weights, self.masters, strict=True))
         for group in self.optimizer.param_groups:
+            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 # PyTorch's default on a GPU; the CPU then computes the same
                 group["foreach"] = True
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
-            self.found_inf = self.scaler.found_inf
+            self.found_inf, self.skipped = self.scaler.found_inf, self.scaler.skipped
         else:
             after_step(self.optimizer, self._count_update)
             if self.scaler.is_enabled() and getattr(
@@ -176,14 +178,6 @@ class Trainer:
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)
-
-    def optimizer_of(self, make_optimizer: Callable) -> torch.optim.Optimizer:
-        """Return the optimizer of what is updated."""
-        optimizer = made_optimizer(make_optimizer, self.network, self.masters)
-        masters = dict(zip(self.weights, self.masters, strict=True))
-        for group in optimizer.param_groups:
-            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
-        return optimizer
 
     def _count_update(self, optimizer: Any) -> None:
         self.updates += 1
@@ -199,8 +193,6 @@ class Trainer:
     @property
     def skipped_steps(self) -> int:
         """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
-        if self.on_device:
-            return int(self.scaler.skipped.item())
         return self.steps - self.updates if self.found_inf is None else int(self.skipped.item())
 
     def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
@@ -230,8 +222,7 @@ class Trainer:
         """Forget counts, and on the device momenta. What a graph reads keeps its address."""
         if self.on_device:
             self.optimizer.reset()
-            self.scaler.skipped.zero_()
-        elif self.found_inf is not None:
+        if self.found_inf is not None:
             self.skipped.zero_()
         self.steps = self.updates = 0
 
