@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
@@ -195,11 +196,11 @@ def totals(steps: list[tuple]) -> tuple[int, int]:
     return len(steps), sum(samples for _, samples in steps)
 
 
+@dataclass
 class HeldOut:
     """Held-out batches that are moved to the device when they are read, as often as one likes, or by number."""
 
-    def __init__(self, data: IterableData):
-        self.data = data
+    data: IterableData
 
     def __iter__(self) -> Iterator:
         return self.data.read(None)
@@ -243,14 +244,11 @@ def is_number(value: Any) -> bool:
 
 def as_tensor(value: Any) -> Any:
     """Return the tensor of an array, a number or a list of numbers. What no tensor can hold stays as it is."""
-    if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
-        return value
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-        return (
-            torch.from_numpy(numpy.array(value, order="C"))
-            if hasattr(value, "dtype")
-            else torch.tensor(value)
-        )
+        if isinstance(value, numpy.ndarray | numpy.number):
+            return torch.from_numpy(numpy.array(value, order="C"))
+        if isinstance(value, list) or is_number(value):
+            return torch.tensor(value)
     return value
 
 

@@ -35,8 +35,7 @@ class DeviceScaler:
         self.factor = torch.full((), scale or 1.0, dtype=torch.float32, device=device)
         # since the scale last changed
         self.good_steps = torch.zeros((), dtype=torch.int32, device=device)
-        self.found_inf = torch.zeros((), device=device)
-        self.skipped = torch.zeros((), device=device)
+        self.found_inf, self.skipped = torch.zeros(2, device=device)
         self.unscaled = False  # whether the current step has unscaled its gradients
 
     def is_enabled(self) -> bool:
@@ -183,20 +182,15 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
         error = error.__context__
     if is_out_of_memory(error):
         raise error
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith(str(Path(torch.__file__).parent)):
+            place = f", at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}"
     raise Unsupported(
-        "this training step cannot be captured in a CUDA graph"
-        f" ({error_line(error)}{where(error)}). A graph can neither wait for the GPU nor make a"
-        " tensor from numbers of the host, so make it before the step or run eager"
+        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{place}). A"
+        " graph can neither wait for the GPU nor make a tensor from numbers of the host, so make"
+        " it before the step or run eager"
     ) from None
-
-
-def where(error: BaseException) -> str:
-    """Return the last line that is neither PyTorch's nor of this package, at which an error was raised."""
-    others = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(others):
-            return f", at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}"
-    return ""
 
 
 # before the capture, so that cuDNN has chosen its algorithms and libraries have their workspaces

@@ -60,12 +60,9 @@ class DeviceOptimizer:
 
     def reset(self) -> None:
         """Set the buffers to zero in place: a graph keeps reading them at the same address."""
-        for tensor in self.kept_tensors():
-            tensor.zero_()
-
-    def kept_tensors(self) -> list[torch.Tensor]:
-        """Return all that the optimizer keeps between steps, without the learning rate."""
-        return [buffer for state in self.state.values() for buffer in state.values()]
+        for kept in self.state.values():
+            for buffer in kept.values():
+                buffer.zero_()
 
     def gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self.weights if weight.grad is not None]
@@ -146,8 +143,9 @@ class DeviceAdamW(DeviceOptimizer):
     def buffers(self, group: dict) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq")
 
-    def kept_tensors(self) -> list[torch.Tensor]:
-        return [*super().kept_tensors(), self.steps]
+    def reset(self) -> None:
+        super().reset()
+        self.steps.zero_()
 
     def step(self, found_inf: torch.Tensor | None = None) -> None:
         self.steps.add_(1)

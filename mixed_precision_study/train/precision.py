@@ -53,12 +53,9 @@ def check_supported(
     `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
     """
     if device.type != "cuda":
-        if "cuda_graph" in execution:
-            raise Unsupported(
-                f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
-            )
-        if precision not in ("fp32", "amp_bf16"):
-            raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
+        wanted = f'execution="{execution}"' if "cuda_graph" in execution else precision
+        if wanted not in ("fp32", "amp_bf16"):
+            raise Unsupported(f"{wanted} needs an NVIDIA GPU; this run is on the CPU")
         return
     capability = torch.cuda.get_device_capability(device)
     least, reason = NEEDS.get(precision, ((0, 0), ""))
@@ -268,19 +265,23 @@ def cast_model(
     ]
 
 
-def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Return a tensor in a floating-point type, or a copy of an object that can be moved with its tensors in it."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if hasattr(value, "to") and hasattr(value, "__dict__"):
-        value = copy.copy(value)
-        vars(value).update(mapped(dict(vars(value)), lambda leaf, _: cast(leaf, dtype)))
-    return value
+def cast(nest: Any, dtype: torch.dtype) -> Any:
+    """Return a nest whose floating-point tensors have a type, also those in objects that can be moved."""
+
+    def cast_leaf(leaf: Any, _: str) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(dtype) if leaf.is_floating_point() else leaf
+        if hasattr(leaf, "to") and hasattr(leaf, "__dict__"):
+            leaf = copy.copy(leaf)
+            vars(leaf).update(cast(dict(vars(leaf)), dtype))
+        return leaf
+
+    return mapped(nest, cast_leaf)
 
 
 def cast_arguments(model: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Cast the floating-point arguments of a model's forward. It is a hook."""
-    return mapped((args, kwargs), lambda leaf, _: cast(leaf, model.argument_dtype))
+    return cast((args, kwargs), model.argument_dtype)
 
 
 def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
@@ -321,17 +322,17 @@ def after_step(optimizer: Any, call: Callable[[Any], Any]) -> None:
 
 def gather_master_gradients(optimizer: Any) -> None:
     """Copy the model's fp16 gradients to the optimizer's fp32 master copies, if it has any."""
-    pairs = getattr(optimizer, "master_pairs", ())
-    for weight, master in pairs:
+    places, gradients = [], []
+    for weight, master in getattr(optimizer, "master_pairs", ()):
         if weight.grad is None:
             master.grad = None
-        elif master.grad is None:
+            continue
+        if master.grad is None:
             master.grad = torch.empty_like(master)
-    pairs = [(weight, master) for weight, master in pairs if weight.grad is not None]
-    if pairs:
-        torch._foreach_copy_(
-            [master.grad for _, master in pairs], [weight.grad for weight, _ in pairs]
-        )
+        places.append(master.grad)
+        gradients.append(weight.grad)
+    if places:
+        torch._foreach_copy_(places, gradients)
 
 
 @torch.no_grad()
@@ -346,4 +347,4 @@ def in_fp32(network: torch.nn.Module, batch: Any) -> tuple[torch.nn.Module, Any]
     """Return fp32 copies of a network and a batch. Layers in fp8 become ordinary ones."""
     network = without_float8(copy.deepcopy(network)).float()
     network.argument_dtype = torch.float32
-    return network, mapped(batch, lambda leaf, _: cast(leaf, torch.float32))
+    return network, cast(batch, torch.float32)

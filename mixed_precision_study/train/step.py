@@ -235,11 +235,10 @@ class LossMeter:
         self.outcome = trainer.captured.outcome if trainer.captured else None
         self.updates = trainer.updates
         self.count = 0
-        self.read: list[torch.Tensor] = []
-        self.rows = torch.zeros(room, 2, device=trainer.device)
+        self.blocks = [torch.zeros(room, 2, device=trainer.device)]
 
     def step(self, loss: torch.Tensor) -> None:
-        row = self.rows[self.count % len(self.rows)]
+        row = self.blocks[-1][self.count % len(self.blocks[0])]
         if self.outcome is not None:
             row.copy_(self.outcome)
         elif self.trainer.found_inf is not None:
@@ -250,12 +249,12 @@ class LossMeter:
                 row[1] = 1.0
             self.updates = self.trainer.updates
         self.count += 1
-        if self.count % len(self.rows) == 0:  # full: waits for the device once
-            self.read.append(self.rows.to("cpu", copy=True))
+        if self.count % len(self.blocks[0]) == 0:
+            self.blocks.append(torch.zeros_like(self.blocks[0]))
 
     def end(self) -> tuple[float | None, list[bool]]:
         """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
-        rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
+        rows = torch.cat(self.blocks)[: self.count].cpu().double()
         losses = rows[:, 0]
         skipped = rows[:, 1] != 0
         mean = None if skipped.all() else losses[~skipped].mean().item()
