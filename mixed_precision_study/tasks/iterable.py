@@ -84,7 +84,7 @@ class IterableData(TrainingData):
         first: list = []
         try:
             for step in self.read(0):
-                parts = parts_of(step)
+                parts = parts_of(step, "batch", is_numbers)
                 first = first or [part for _, part in parts if isinstance(part, torch.Tensor)]
                 told = [one for one in parts if isinstance(one[1], TOLD)]
                 self.steps_hashed.append(fingerprint_of(*itertools.chain(*told)))
@@ -252,9 +252,7 @@ def as_tensor(value: Any) -> Any:
     return value
 
 
-def parts_of(
-    value: Any, path: str = "batch", is_leaf: Callable = lambda part: False
-) -> list[tuple[str, Any]]:
+def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
     found = []
     for place, leaf in leaves_of(value, path, is_leaf):

@@ -78,12 +78,13 @@ class DeviceScaler:
         return self.factor.item()
 
     def state_dict(self) -> dict:
-        factors = {
+        return {
+            "scale": self.get_scale(),
+            "_growth_tracker": self.good_steps.item(),
             "growth_factor": 2.0,
             "backoff_factor": 0.5,
             "growth_interval": self.growth_interval,
         }
-        return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}
 
 
 FAILED_GRAPHS: list = []  # kept alive, because PyTorch's allocator may still refer to them
@@ -103,15 +104,17 @@ def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device)
 
 
-def copied(value: Any) -> Any:
-    return mapped(value, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+def filled(places: Any, values: Any, name: str) -> Any:
+    """Return the first batch or hidden state, with the tensors of another one copied to its own.
 
-
-def fill(places: Any, values: Any, name: str) -> None:
-    """Copy the tensors of a batch or a hidden state to those of the first one.
+    Where there is no first one yet, it is a copy of this one.
 
     Raises Unsupported where it differs from the first in anything else, because a replay would not see that.
     """
+    if places is None:
+        return mapped(
+            values, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+        )
     old, new = dict(leaves_of(places, name)), dict(leaves_of(values, name))
     if old.keys() != new.keys():
         raise Unsupported(
@@ -126,6 +129,7 @@ def fill(places: Any, values: Any, name: str) -> None:
             )
         if isinstance(place, torch.Tensor):
             place.copy_(value, non_blocking=True)
+    return places
 
 
 def alike(first: Any, value: Any) -> bool:
@@ -223,24 +227,18 @@ class CapturedStep:
 
     def load(self, batch: tuple, hidden: Any) -> None:
         """Copy the batch, and a hidden state from elsewhere, to where the steps read them."""
-        if self.batch is None:
-            self.batch = copied(batch)
-            self.hidden = copied(hidden)
-        fill(self.batch, batch, "batch")
+        self.batch = filled(self.batch, batch, "batch")
         if hidden is None:
             for _, place in leaves_of(self.hidden):
                 if isinstance(place, torch.Tensor):
                     place.zero_()
         elif hidden is not self.hidden:
-            fill(self.hidden, hidden, "hidden")
+            self.hidden = filled(self.hidden, hidden, "hidden")
 
     def run(self) -> None:
         """Take a step on the tensors in place and leave its hidden state and its outcome there."""
         loss, hidden = self.take(self.batch, self.hidden)
-        if self.hidden is None:
-            self.hidden = copied(hidden)
-        else:
-            fill(self.hidden, hidden, "hidden")
+        self.hidden = filled(self.hidden, hidden, "hidden")
         torch.stack((loss, self.found_inf), out=self.outcome)
 
     def step(self, batch: tuple, hidden: Any) -> tuple[torch.Tensor, Any]:

@@ -23,13 +23,14 @@ class DeviceOptimizer:
 
     Learning rates are tensors, so that a CUDA graph's replay reads their current values. Buffers start as zeros.
     groups: of torch's optimizer. Its frozen weights keep nothing, because they get no gradient.
-    lacking: settings of torch's that must be off.
+    lacking: settings of torch's that must be off. buffers: what is kept for each weight, but not without momentum.
     stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see rounded_at_random.
 
     Raises Unsupported where one of the lacking settings is on.
     """
 
     lacking: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
 
     def __init__(self, groups: list[dict], stochastic: bool):
         if any(group[name] for group in groups for name in self.lacking):
@@ -43,15 +44,11 @@ class DeviceOptimizer:
         for group in groups:
             lr = torch.full((), group["lr"], dtype=torch.float32, device=self.weights[0].device)
             self.param_groups.append({**group, "lr": lr})
+            names = self.buffers if group.get("momentum", True) else ()
             for weight in group["params"]:
                 if weight.requires_grad:
-                    names = self.buffers(group)
                     self.state[weight] = {name: torch.zeros_like(weight) for name in names}
         self.master_pairs = ()
-
-    def buffers(self, group: dict) -> tuple[str, ...]:
-        """Return the names of what is kept for each weight of a group."""
-        raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. keep_masters() replaces this method if the weights are master copies."""
@@ -113,9 +110,7 @@ class DeviceSGD(DeviceOptimizer):
     """
 
     lacking = ("dampening", "maximize")
-
-    def buffers(self, group: dict) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["momentum"] else ()
+    buffers = ("momentum_buffer",)
 
     def update(self, group: dict, columns: list[list], found_inf: Any) -> None:
         weights, gradients, *momenta = columns
@@ -135,13 +130,11 @@ class DeviceAdamW(DeviceOptimizer):
     """torch.optim.AdamW's update. A skipped step does not count for the bias correction."""
 
     lacking = ("amsgrad", "maximize")
+    buffers = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, groups: list[dict], stochastic: bool):
         super().__init__(groups, stochastic)
         self.steps = torch.zeros((), dtype=torch.float32, device=self.weights[0].device)
-
-    def buffers(self, group: dict) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
 
     def reset(self) -> None:
         super().reset()

@@ -235,7 +235,6 @@ def cast_model(
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
-    tensors = [*model.parameters(), *model.buffers()]
     norms = [
         module
         for module in model.modules()
@@ -249,7 +248,10 @@ def cast_model(
         for one in model.parameters()
         if mode["masters"] and one.requires_grad
     }
-    if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
+    if any(
+        tensor.is_floating_point() and tensor.dtype != dtype
+        for tensor in (*model.parameters(), *model.buffers())
+    ):
         # unlike model.to(), which makes complex weights real
         model._apply(lambda tensor: cast(tensor, dtype))
         model.argument_dtype = dtype

@@ -441,14 +441,9 @@ def warm_up(
         at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
     compiled_before = read_compiler(trainer.is_compiled)["seconds"]
-    # start_again() sets its buffers to zero where the graph reads them
-    kept_by_itself = trainer.on_device
-    found = AsFound(
-        trainer.network,
-        trainer.masters,
-        trainer.compute_loss,
-        None if kept_by_itself else trainer.optimizer,
-    )
+    # on the device, start_again() sets its buffers to zero where the graph reads them
+    optimizer = None if trainer.on_device else trainer.optimizer
+    found = AsFound(trainer.network, trainer.masters, trainer.compute_loss, optimizer)
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
@@ -539,12 +534,14 @@ def timed_epoch(
             "torch.compile compiled again within a timed epoch, so its time is not that of training"
         )
     if mean_loss is None:
-        scale = trainer.scaler.get_scale()
-        skipped_all = (
-            f"every step was skipped: loss or gradients are not finite at loss scale {scale:g}"
+        if not trainer.scaler.is_enabled():
+            raise Diverged(
+                "no step updated the weights: training_step must call scaler.step(optimizer)"
+            )
+        raise Diverged(
+            "every step was skipped: loss or gradients are not finite at loss scale"
+            f" {trainer.scaler.get_scale():g}"
         )
-        without = "no step updated the weights: training_step must call scaler.step(optimizer)"
-        raise Diverged(skipped_all if trainer.scaler.is_enabled() else without)
     record.train_loss.append(mean_loss)
     if not math.isfinite(mean_loss):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")

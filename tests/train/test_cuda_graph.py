@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 import types
-from unittest.mock import Mock
 
 import pytest
 import small_training
@@ -34,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
-from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep, raise_cause
+from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.train.step import LossMeter, timed_epoch, warm_up
 
@@ -478,15 +477,6 @@ def test_a_capture_that_fails_tells_its_first_cause(device, cause, kind):
     with pytest.raises(kind, match=str(cause).partition("\n")[0]) as raised:
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
+    assert ("test_cuda_graph.py: raise cause" in str(raised.value)) is (kind is Unsupported)
     # its memory is free; dropout goes on in the next run
     assert device.calls[-2:] == ["reset", "generator new"]
-
-
-def test_a_step_that_cannot_be_captured_names_its_line(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "default_generators", [Mock()])
-    try:
-        torch.nn.functional.linear(torch.ones(2), torch.ones(3, 3))  # the line that is named
-    except RuntimeError as error:
-        cause = error
-    with pytest.raises(Unsupported, match=r"at line \d+ of test_cuda_graph\.py: .*ones\(3, 3\)"):
-        raise_cause(cause, torch.device("cuda", 0))
