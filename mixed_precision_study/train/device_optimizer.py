@@ -48,7 +48,6 @@ class DeviceOptimizer:
             for weight in group["params"]:
                 if weight.requires_grad:
                     self.state[weight] = {name: torch.zeros_like(weight) for name in names}
-        self.master_pairs = ()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. keep_masters() replaces this method if the weights are master copies."""

@@ -339,10 +339,9 @@ def gather_master_gradients(optimizer: Any) -> None:
 
 @torch.no_grad()
 def write_back(optimizer: Any) -> None:
-    """Copy the updated fp32 master copies to the model's fp16 weights, if the optimizer has any."""
-    pairs = getattr(optimizer, "master_pairs", ())
-    if pairs:
-        torch._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
+    """Copy the updated fp32 master copies to the model's fp16 weights."""
+    weights, masters = zip(*optimizer.master_pairs, strict=True)
+    torch._foreach_copy_(weights, masters)
 
 
 def in_fp32(network: torch.nn.Module, batch: Any) -> tuple[torch.nn.Module, Any]:

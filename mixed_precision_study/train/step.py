@@ -129,6 +129,7 @@ class Trainer:
     ):
         self.precision = precision
         self.data = data
+        self.shapes = getattr(data, "shapes", ())
         self.device = device
         self.compute_loss = compute_loss
         self.step_function = step_function or training_step
@@ -141,7 +142,7 @@ class Trainer:
         if "compile" in execution:
             # else recompilations of earlier runs count towards the limit, and it gives up
             torch.compiler.reset()
-            several = bool(getattr(data, "shapes", ()))
+            several = bool(self.shapes)
             # Without compile_mode, whose longer search is for training.
             self.model = compiled(model, several_shapes=several)
             self.loss_of = compiled(compute_loss, compile_mode, several)
@@ -411,8 +412,7 @@ def steps_until_stable(
 
 def visit_shapes(trainer: Trainer, batches: Callable[[], Iterable]) -> None:
     """Take a step on the first batch of each shape, where there are several, and one more with its hidden state."""
-    shapes = getattr(trainer.data, "shapes", ())
-    firsts = {shapes.index(shape) for shape in set(shapes)}
+    firsts = {trainer.shapes.index(shape) for shape in set(trainer.shapes)}
     if not firsts:
         return
     with progress(None, f"{trainer.precision}, warm-up of {len(firsts)} shapes"):
