@@ -27,12 +27,13 @@ from mixed_precision_study.store.record import load, write_record
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.tasks.iterable import IterableData
 from mixed_precision_study.train.precision import (
+    FP32_SWITCHES,
+    OLDER_SWITCHES,
     PRECISIONS,
     backends_as_found,
-    fp32_switches,
     in_fp32,
-    older_flag,
-    set_fp32_switches,
+    read_switch,
+    set_switch,
 )
 from mixed_precision_study.train.step import training_step
 
@@ -253,11 +254,10 @@ def process_state():
     backends = torch.backends
     return {
         "older": (
-            older_flag(torch.get_float32_matmul_precision, "raises"),
-            older_flag(lambda: backends.cuda.matmul.allow_tf32, "raises"),
-            older_flag(lambda: backends.cudnn.allow_tf32, "raises"),
+            *map(read_switch, OLDER_SWITCHES),
+            read_switch("backends.cuda.matmul.allow_tf32"),
         ),
-        "switches": [one.fp32_precision for one in fp32_switches().values()],
+        "switches": [read_switch(line) for line in FP32_SWITCHES.values()],
         "mkldnn": (
             backends.mkldnn.enabled,
             backends.mkldnn.fp32_precision,
@@ -282,9 +282,11 @@ def process_state():
 def switches_found(request):
     """Set PyTorch's switches as the code before compare() may have left them."""
     with backends_as_found():
-        set_fp32_switches("highest", True, {"matmul": "none", "conv": "tf32", "rnn": "tf32"})
+        values = {**OLDER_SWITCHES, **dict.fromkeys(FP32_SWITCHES.values(), "tf32")}
+        for line, value in (values | {FP32_SWITCHES["matmul"]: "none"}).items():
+            set_switch(line, value)
         if request.param == "TF32":
-            set_fp32_switches("high", True, dict.fromkeys(fp32_switches(), "tf32"))
+            torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.benchmark = True
         elif request.param == "contradicting":
             # PyTorch refuses to read the older flag from now on

@@ -88,7 +88,7 @@ def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
 def plain_losses(model, epochs=2):
     """The losses of the usual loop, with the random numbers that compare() gives each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    each = [IterableData(BATCHES, None).read(BATCHES, epoch) for epoch in range(epochs)]
+    each = [IterableData(BATCHES, None).read(epoch) for epoch in range(epochs)]
     return losses_of_a_loop(model, optimizer, loss, each)
 
 

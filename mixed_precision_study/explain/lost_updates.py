@@ -8,25 +8,22 @@ import torch
 
 from ..store.record import RunRecord
 from ..tasks.batches import mapped
-from ..train.device_optimizer import DeviceAdamW, DeviceGroups, DeviceOptimizer
+from ..train.device_optimizer import DeviceAdamW, DeviceOptimizer
 from ..train.precision import PRECISIONS
 
 
 def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
     """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its weights."""
-    if isinstance(optimizer, DeviceGroups):
-        return DeviceGroups([exact_copy(part, copies) for part in optimizer.parts])
+    groups = [
+        {**one, "params": [copies[weight] for weight in one["params"]]}
+        for one in optimizer.param_groups
+    ]
     if isinstance(optimizer, DeviceOptimizer):
         copy = object.__new__(type(optimizer))
-        weights = [copies[weight] for weight in optimizer.weights]
-        copy.__dict__.update(vars(optimizer), weights=weights, stochastic=False)
+        copy.__dict__.update(vars(optimizer), param_groups=groups, stochastic=False)
         if isinstance(copy, DeviceAdamW):
             copy.steps = copy.steps.clone()
     else:
-        groups = [
-            {**one, "params": [copies[weight] for weight in one["params"]]}
-            for one in optimizer.param_groups
-        ]
         copy = type(optimizer)(groups, lr=0.0)
     in_fp32 = partial(
         mapped, convert=lambda leaf, _: leaf.float().clone() if torch.is_tensor(leaf) else leaf

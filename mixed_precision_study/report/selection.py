@@ -94,17 +94,15 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     standing = {
         copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)
     }
-    on_gpu = any(record["device_type"] == "cuda" for record in sound)
-    asked = {data_asked_for(record) for record in sound if record["synthetic"]}
+    on_gpu = any(record["device_type"] == "cuda" for record in records)
+    asked = {data_asked_for(record) for record in records if record["synthetic"]}
     others = [
         record
-        for record in sound
+        for record in records
         if record["synthetic"] is False and data_asked_for(record) in asked
     ]
     real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
-    reasons = [
-        (record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons
-    ]
+    reasons = [(record, why_not(record, standing, on_gpu, real)) for record in records]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]
 

@@ -29,37 +29,32 @@ def mapped(
         return mapped(part, convert, path + place, is_leaf)
 
     same: Any
-    own_kind = isinstance(value, Mapping) and not isinstance(value, dict | UserDict)
-    if (
-        isinstance(value, torch.Tensor | torch.Size)
-        or is_leaf(value)
-        or (own_kind and hasattr(value, "to"))
-    ):
+    if isinstance(value, torch.Tensor | torch.Size) or is_leaf(value):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
         names = ("data", "sorted_indices", "unsorted_indices")
         return value._replace(**{name: inner(getattr(value, name), f".{name}") for name in names})
+    if isinstance(value, Mapping) and not isinstance(value, dict | UserDict):
+        if hasattr(value, "to"):
+            return convert(value, path)
+        value = dict(value)  # because its copy may share its contents
     if isinstance(value, Mapping):
-        items = {key: inner(part, f"[{key!r}]") for key, part in value.items()}
-        if type(value) is dict or own_kind:
-            # because a copy of another mapping may share its contents with the original
-            return items
         same = copy.copy(value)
-        for key, part in items.items():
-            same[key] = part
+        for key, part in value.items():
+            same[key] = inner(part, f"[{key!r}]")
         return same
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(type(value)):
         same = copy.copy(value)
-        for name in [
-            field.name for field in dataclasses.fields(value) if hasattr(value, field.name)
-        ]:
-            object.__setattr__(same, name, inner(getattr(value, name), f".{name}"))
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):
+                part = inner(getattr(value, field.name), f".{field.name}")
+                object.__setattr__(same, field.name, part)
         return same
-    if not isinstance(value, list | tuple):
-        return convert(value, path)
-    parts = [inner(part, f"[{number}]") for number, part in enumerate(value)]
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, list | tuple):
+        parts = [inner(part, f"[{number}]") for number, part in enumerate(value)]
+        return getattr(value, "_make", type(value))(parts)
+    return convert(value, path)
 
 
 def leaves_of(
@@ -87,11 +82,11 @@ def fingerprint_of(*parts: Any) -> str:
     """
     found = hashlib.sha256()
     for part in parts:
-        is_tensor = isinstance(part, torch.Tensor)
-        found.update(
-            f"{tuple(part.shape)} {part.dtype};".encode() if is_tensor else f"{part!r};".encode()
-        )
-        if is_tensor and part.numel():
+        if not isinstance(part, torch.Tensor):
+            found.update(f"{part!r};".encode())
+            continue
+        found.update(f"{tuple(part.shape)} {part.dtype};".encode())
+        if part.numel():
             found.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()[:12]
 

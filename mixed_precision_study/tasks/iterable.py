@@ -2,12 +2,11 @@
 
 import copy
 import itertools
-import math
 import random
-import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
@@ -17,7 +16,11 @@ import torch
 from ..parameters import Failed, UserError
 from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
-EACH = r"\[\d+\]"  # pattern of a number of a batch in its step, or of a part in its list
+# what tells one batch from another
+TOLD = torch.Tensor | str | bytes | bool | tuple
+# How likely a size is the number of samples: a first dimension of a tensor outside lists, the length of a list of
+# tensors, a first dimension within lists, and any other size.
+OUTSIDE_LISTS, OF_TENSORS, IN_LISTS, OTHERS = range(4)
 
 
 def random_state() -> tuple:
@@ -72,23 +75,19 @@ class IterableData(TrainingData):
         self.max_steps, self.accumulate = max_steps, accumulate
         self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
         self.first_order = self.generator and self.generator.get_state()
-        self.wanted = batch_size
+        self.size = batch_size
+        self.place: Any = None  # where samples are counted, see counted_place()
         # (hash of its shapes, samples) of an epoch's steps, when first read
         self.counted: dict[Any, list] = {}
         self.limit = max_steps
         self.steps_hashed: list[str] = []
         first: list = []
         try:
-            for step in self.read(batches, 0, accumulate):
-                held = parts_of(step)
-                if not first:
-                    first = [part for _, part in held if isinstance(part, torch.Tensor)]
-                kept = [
-                    one
-                    for one in held
-                    if isinstance(one[1], torch.Tensor | str | bytes | bool | tuple)
-                ]
-                self.steps_hashed.append(fingerprint_of(*itertools.chain(*kept)))
+            for step in self.read(0):
+                parts = parts_of(step, "batch", is_numbers)
+                first = first or [part for _, part in parts if isinstance(part, torch.Tensor)]
+                told = [one for one in parts if isinstance(one[1], TOLD)]
+                self.steps_hashed.append(fingerprint_of(*itertools.chain(*told)))
         except RecursionError:
             raise UserError("a batch holds itself; take that reference out of it.") from None
         if not self.steps_hashed:
@@ -98,9 +97,9 @@ class IterableData(TrainingData):
         if one_shape and any(shapes):
             self.leave_last_out(shapes)
         self.shapes = shapes if any(shapes) else ()
-        self.sizes = [size for _, size in self.counted[0]]
         self.steps = len(shapes)
-        self.train_samples = self.samples_in(self.steps, self.size)
+        self.sizes = [samples for _, samples in self.counted[0]]
+        self.train_samples = sum(self.sizes)
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
 
     def leave_last_out(self, shapes: list[int]) -> None:
@@ -118,83 +117,61 @@ class IterableData(TrainingData):
         self.limit = len(shapes)
         self.counted[0].pop()
 
-    def read(self, batches: Iterable, epoch: Any, accumulate: int = 1) -> Iterator:
-        """Yield the steps of an epoch on the device, at most max_steps. Several batches are Parts of a step.
+    def read(self, epoch: int | None) -> Iterator:
+        """Yield the steps of an epoch on the device, or where it is None those of an evaluation.
 
-        Each batch and each step has the same random numbers in every precision, although 16-bit types draw fewer.
-        Raises UserError at a batch that cannot be counted, and Failed at the end of an epoch that is not as it was
-        when it was first read. Evaluations are epoch None.
+        Several batches are Parts of a step. Each batch and each step has the same random numbers in every precision,
+        although 16-bit types draw fewer. Raises UserError at a batch that cannot be counted, and Failed at the end of
+        an epoch that is not as it was when it was first read.
         """
+        batches, limit, accumulate = self.batches, self.limit, self.accumulate
+        if epoch is None:
+            batches, limit, accumulate = self.held_out, self.max_steps, 1
         before = random_state()
         seed_all(epoch or 0)
         if epoch == 0 and self.generator:
             self.generator.set_state(self.first_order)
-        given = iter(batches)
-        steps = iter(lambda: Parts(itertools.islice(given, accumulate)), ())
-        limit = self.max_steps if epoch is None else self.limit
         on_gpu = self.device is not None and self.device.type == "cuda"
+        given = iter(batches)
+        steps = iter(lambda: tuple(itertools.islice(given, accumulate)), ())
         found = []
         try:
             for number, parts in enumerate(itertools.islice(steps, limit or None)):
-                own = random_state()
-                self.shape: list[tuple] = []
-                parts = mapped(parts, self.moved, "", is_numbers)
-                if epoch == 0 and not any(math.prod(size) for _, size, _ in self.shape):
-                    raise UserError(
-                        f"batch {number} has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
-                    )
-                if not self.counted and number == 0:
-                    of_loader = getattr(batches, "batch_size", None)
-                    self.place, self.size = counted_place(
-                        parts[0], self.shape, self.wanted, of_loader
-                    )
-                found.append(
-                    (0, 0) if epoch is None else (hash(tuple(self.shape)), self.samples_of_step())
-                )
-                seed_all(
-                    self.seed, epoch or 0, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0)
-                )
+                parts = Parts(mapped(part, self.moved, is_leaf=is_numbers) for part in parts)
+                found.append((0, 0) if epoch is None else self.count(parts))
+                seeds_gpu = on_gpu and (self.seeds_gpu or number == 0)
+                seed_all(self.seed, epoch or 0, number, on_gpu=seeds_gpu)
                 yield parts if accumulate > 1 else parts[0]
-                set_random_state(own)
+                seed_all(epoch or 0, number)  # of the next batch
         finally:
             set_random_state(before)
         self.check_same(epoch, found)
+
+    def count(self, parts: Parts) -> tuple[int, int]:
+        """Return a hash of all shapes in a step, and its samples."""
+        sizes = [sizes_in(part) for part in parts]
+        if self.place is None:
+            of_loader = getattr(self.batches, "batch_size", None)
+            self.place, self.size = counted_place(sizes[0], self.size, of_loader)
+        return hash(str(sizes)), sum(one.get(self.place, (0, 0))[1] for one in sizes)
 
     def check_same(self, epoch: int | None, found: list[tuple]) -> None:
         """Raise Failed where an epoch is not what was counted or what another precision was given."""
         known = self.counted.setdefault(epoch, found)
         first = self.counted[0] if epoch else known
-        counts = [(len(steps), sum(size for _, size in steps)) for steps in (found, first)]
-        if found != known or counts[0] != counts[1] or not (found or epoch == 0):
+        name = "eval_batches" if epoch is None else "batches"
+        if found != known or totals(found) != totals(first) or not (found or epoch == 0):
             raise Failed(
-                f"{'eval_batches' if epoch is None else 'batches'} gave {counts[0][0]} steps where there"
-                f" were {counts[1][0]}, or other samples or shapes; yield the same in every epoch"
+                f"{name} gave {len(found)} steps where there were {len(first)}, or other samples or"
+                " shapes; yield the same in every epoch"
             )
-
-    def samples_of_step(self) -> int:
-        """Return how many samples the step has that was read last. See counted_place()."""
-        pattern, dimension = self.place
-        found = {
-            place[0]: size for name, size, _ in self.shape if (place := re.match(pattern, name))
-        }
-        return sum(1 if dimension is None else size[dimension] for size in found.values())
 
     def moved(self, leaf: Any, path: str) -> Any:
         """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are.
 
         What is the reader's own is copied, because a loss may change its batch in place.
         """
-        if type(leaf) is tuple:  # how many of the packed sequences have a first, a second entry
-            self.shape.append((path, leaf, None))
         leaf = as_tensor(leaf)
-        for place, part in parts_of(leaf, path):
-            if isinstance(part, torch.Tensor):
-                if part.is_nested:
-                    name = f"batch{place.partition(']')[2]}"
-                    raise UserError(
-                        f"{name} is a nested tensor, so give its values() and offsets() instead."
-                    )
-                self.shape.append((place, part.shape, part.dtype))
         if self.device is None or not hasattr(leaf, "to"):
             return leaf
         if isinstance(leaf, torch.Tensor):
@@ -208,20 +185,25 @@ class IterableData(TrainingData):
         return sum(self.sizes[:steps])
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator:
-        return self.read(self.batches, epoch, self.accumulate)
+        return self.read(epoch)
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Any:
         return HeldOut(self)
 
 
+def totals(steps: list[tuple]) -> tuple[int, int]:
+    """Return the number of steps, and that of their samples."""
+    return len(steps), sum(samples for _, samples in steps)
+
+
+@dataclass
 class HeldOut:
     """Held-out batches that are moved to the device when they are read, as often as one likes, or by number."""
 
-    def __init__(self, data: IterableData):
-        self.data = data
+    data: IterableData
 
     def __iter__(self) -> Iterator:
-        return self.data.read(self.data.held_out, None)
+        return self.data.read(None)
 
     def __len__(self) -> int:
         given = len(self.data.held_out)
@@ -249,13 +231,11 @@ def check_readable(name: str, batches: Any) -> None:
         raise UserError(f"{name} is empty; it must yield at least one batch.")
 
 
-def is_numbers(value: Any) -> bool:
+def is_numbers(value: Any, kinds: Any = list) -> bool:
     """Return whether a value is a list, of any depth, of numbers that are no flags."""
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, kinds) or not value:
         return False
-    return all(
-        is_number(one) or is_numbers(list(one) if isinstance(one, tuple) else one) for one in value
-    )
+    return all(is_number(one) or is_numbers(one, list | tuple) for one in value)
 
 
 def is_number(value: Any) -> bool:
@@ -264,75 +244,75 @@ def is_number(value: Any) -> bool:
 
 def as_tensor(value: Any) -> Any:
     """Return the tensor of an array, a number or a list of numbers. What no tensor can hold stays as it is."""
-    if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
-        return value
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
-        return (
-            torch.from_numpy(numpy.array(value, order="C"))
-            if hasattr(value, "dtype")
-            else torch.tensor(value)
-        )
+        if isinstance(value, numpy.ndarray | numpy.number):
+            return torch.from_numpy(numpy.array(value, order="C"))
+        if isinstance(value, list) or is_number(value):
+            return torch.tensor(value)
     return value
 
 
-def parts_of(value: Any, path: str = "batch") -> list[tuple[str, Any]]:
+def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
     found = []
-    for place, leaf in leaves_of(value, path):
+    for place, leaf in leaves_of(value, path, is_leaf):
         if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor):
-            found += parts_of(vars(leaf), place)
+            found += parts_of(vars(leaf), place, is_leaf)
         else:
             found.append((place, leaf))
     return found
 
 
-def counted_place(
-    batch: Any, shapes: list[tuple], wanted: Any, of_loader: Any
-) -> tuple[tuple, int]:
-    """Return where samples are counted, and how many the first batch has.
+def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict[tuple, tuple]:
+    """Return {(path, dimension): (rank, size)} of all tensors and lists in a batch.
 
-    Where is (pattern, dimension): that of a tensor with this path in the step, or None to count the
-    parts with such a path. It fits the reader's batch_size or that of the DataLoader, or else the
-    most frequent first dimension of tensors outside lists, the length of lists of tensors, or the
-    first dimension within lists.
+    The lower the rank, the likelier the size is the number of samples. A tensor itself has size 1
+    in a dimension that is named after its type, so that a batch of scalars is one sample.
     """
-    ranked = ranked_sizes(batch, shapes)
-    first, lengths, inside, others = ranked
-    likely = [*filter(None, next(filter(any, (one.values() for one in ranked)), [1]))]
-    known = first | lengths | inside
-    size = wanted or (of_loader if of_loader in known.values() else statistics.mode(likely))
-    every = known | others
-    if wanted and wanted not in {1, *every.values()}:
-        sizes = ", ".join(map(str, dict.fromkeys(every.values())))
+    sizes = {}
+    if isinstance(batch, list):
+        samples = batch and isinstance(batch[0], torch.Tensor | tuple)
+        sizes[path, 0] = OF_TENSORS if samples or rank == OUTSIDE_LISTS else OTHERS, len(batch)
+    for place, part in parts_of(
+        batch, path, lambda part: isinstance(part, list) and part is not batch
+    ):
+        if isinstance(part, list):
+            sizes |= sizes_in(part, place, IN_LISTS)
+        if isinstance(part, torch.Tensor):
+            if part.is_nested:
+                raise UserError(
+                    f"{place} is a nested tensor, so give its values() and offsets() instead."
+                )
+            sizes[place, part.dtype] = OTHERS, 1
+            part = tuple(part.shape)
+        if type(part) is tuple:  # or how many of the packed sequences have a first, a second entry
+            for dimension, size in enumerate(part):
+                sizes[place, dimension] = OTHERS if dimension else rank, size
+    return sizes
+
+
+def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tuple[Any, int]:
+    """Return where in sizes_in() a batch samples are counted, and how many the first batch has.
+
+    They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the likeliest sizes.
+    """
+    ranked = sorted(sizes.items(), key=lambda one: one[1][0])
+    likely = [size for rank, size in sizes.values() if rank == ranked[0][1][0] and size]
+    if not likely:
         raise UserError(
-            f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {sizes}."
+            "a batch has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
+        )
+    first_sizes = [size for rank, size in sizes.values() if rank != OTHERS]
+    size = wanted or (of_loader if of_loader in first_sizes else statistics.mode(likely))
+    places = {size: place for place, (_, size) in reversed(ranked)}
+    if size not in places:
+        given = ", ".join(str(one) for one in places)
+        raise UserError(
+            f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {given}."
         )
     if not wanted and size != of_loader and len(set(likely)) > 1:
         print(
             f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
             " tensors; if it is another number, set batch_size=."
         )
-    return next((place for place, found in every.items() if found == size), (EACH, None)), size
-
-
-def ranked_sizes(batch: Any, shapes: list[tuple]) -> list[dict[tuple, int]]:
-    """Return {place: size} of four kinds of sizes in a first batch, the likeliest number of samples first."""
-    ranked: list[dict[tuple, int]] = [{}, {}, {}, {}]
-    first, lengths, inside, others = ranked
-    for path, part in leaves_of(
-        batch, "", lambda part: isinstance(part, list) and part is not batch
-    ):
-        if isinstance(part, list):
-            of_tensors = part and isinstance(part[0], torch.Tensor | tuple)
-            (lengths if of_tensors else others)[EACH + re.escape(path) + EACH, None] = len(part)
-    lists = [pattern for pattern, _ in lengths | others]
-    for name, shape, _ in shapes:
-        path = name.partition("]")[2]
-        in_list = any(re.match(pattern, name) for pattern in lists)
-        for dimension, size in enumerate(shape):
-            of = others if dimension else inside if in_list else first
-            # of the first of several parts
-            of.setdefault((EACH + re.escape(path) + "$", dimension), size)
-    if isinstance(batch, list):
-        inside[EACH + EACH, None] = len(batch)
-    return ranked
+    return places[size], size

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# whose objects are not taken apart, but for
+# whose objects are not taken apart, but for modules, optimizers and functions
 OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}
 KEEPERS = (torch.nn.Module, torch.optim.Optimizer, FunctionType)
 
@@ -25,52 +25,63 @@ class AsFound:
 
     def __init__(self, *roots: Any):
         self.undo: list[partial] = []
-        self.seen: dict[int, Any] = {}
+        seen = {}
         todo = list(roots)
         while todo:
             one = todo.pop()
-            if id(one) not in self.seen:
-                self.seen[id(one)] = one
+            if id(one) not in seen:
+                seen[id(one)] = one
                 todo += self.note(one)
 
+    @torch.no_grad()
     def note(self, one: Any) -> Iterable:
         """Note how an object is put back, and return what hangs on it."""
-        if isinstance(one, torch.Tensor):
-            with suppress(RuntimeError), torch.no_grad():  # of one whose elements share a place
-                value = one.to("cpu", copy=True)
-                self.undo.append(partial(one.copy_(value).copy_, value))
-        elif isinstance(one, torch.Generator):
-            self.undo.append(partial(one.set_state, one.get_state()))
-        elif isinstance(one, dict | list | set | deque):
-            kept = dict(one) if isinstance(one, dict) else list(one)
-            self.undo.append(partial(put_members, one, kept))
-            return kept.values() if isinstance(kept, dict) else kept
-        elif isinstance(one, tuple):
-            return one
-        elif isinstance(one, MethodType):
-            return [one.__self__]
-        elif isinstance(one, KEEPERS) or (hasattr(one, "__dict__") and not is_of_others(type(one))):
-            return [vars(one)]
+        match one:
+            case torch.Tensor():
+                with suppress(RuntimeError):  # of one whose elements share a place
+                    value = one.to("cpu", copy=True)
+                    self.undo.append(partial(one.copy_(value).copy_, value))
+            case torch.Generator():
+                self.undo.append(partial(one.set_state, one.get_state()))
+            case dict():
+                self.undo.append(partial(put_names, one, dict(one)))
+                return one.values()
+            case list() | set() | deque():
+                self.undo.append(partial(put_members, one, list(one)))
+                return one
+            case tuple():
+                return one
+            case MethodType():
+                return [one.__self__]
+            case _ if isinstance(one, KEEPERS) or not is_of_others(type(one)):
+                return [getattr(one, "__dict__", None)]
         return ()
 
+    @torch.no_grad()
     def put_back(self) -> list:
         """Put everything back, and return what hung on it instead, as a graph may still read it."""
-        with torch.no_grad():
-            return [undo() for undo in self.undo]
+        return [undo() for undo in self.undo]
+
+
+def put_names(place: dict, held: dict) -> dict:
+    """Give a dict its entries back, and return those it had."""
+    now = dict(place)
+    for name in now.keys() - held.keys():  # compiled code watches what is deleted and set anew
+        del place[name]
+    place.update(held)
+    return now
+
+
+def put_members(place: Any, held: list) -> list:
+    """Give a list, a deque or a set its members back, and return those it had."""
+    now = list(place)
+    place.clear()
+    add = place.add if isinstance(place, set) else place.append
+    for one in held:
+        add(one)
+    return now
 
 
 def is_of_others(code: Any) -> bool:
     """Return whether a class or a function is one of Python, PyTorch or NumPy."""
     return str(code.__module__).partition(".")[0] in OF_OTHERS
-
-
-def put_members(place: Any, kept: Any) -> Any:
-    """Give a dict, a list, a deque or a set its members back, and return those it had."""
-    now = type(kept)(place)
-    if isinstance(place, dict):  # compiled code watches what is deleted and set anew
-        for name in now.keys() - kept.keys():
-            del place[name]
-    else:
-        place.clear()
-    (place.update if isinstance(place, dict | set) else place.extend)(kept)
-    return now

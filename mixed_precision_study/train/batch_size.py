@@ -143,8 +143,7 @@ def largest_batch(
             size = good
         else:
             size = rounded((good + bad) // 2)
-    speeds = [speed for *_, speed in record.batch_probes if speed]
-    fastest = max(speeds, default=1e9)
+    fastest = max((speed for *_, speed in record.batch_probes if speed), default=1e9)
     while good and not probe(
         record, make_trainer, batches, good, device, rows, good * rows / fastest
     ):

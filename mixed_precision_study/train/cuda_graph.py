@@ -6,8 +6,10 @@ device. On the CPU the same steps run without a graph, so that tests can check t
 
 import functools
 import reprlib
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -33,8 +35,7 @@ class DeviceScaler:
         self.factor = torch.full((), scale or 1.0, dtype=torch.float32, device=device)
         # since the scale last changed
         self.good_steps = torch.zeros((), dtype=torch.int32, device=device)
-        self.found_inf = torch.zeros((), device=device)
-        self.skipped = torch.zeros((), device=device)
+        self.found_inf, self.skipped = torch.zeros(2, device=device)
         self.unscaled = False  # whether the current step has unscaled its gradients
 
     def is_enabled(self) -> bool:
@@ -77,12 +78,13 @@ class DeviceScaler:
         return self.factor.item()
 
     def state_dict(self) -> dict:
-        factors = {
+        return {
+            "scale": self.get_scale(),
+            "_growth_tracker": self.good_steps.item(),
             "growth_factor": 2.0,
             "backoff_factor": 0.5,
             "growth_interval": self.growth_interval,
         }
-        return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}
 
 
 FAILED_GRAPHS: list = []  # kept alive, because PyTorch's allocator may still refer to them
@@ -102,34 +104,41 @@ def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device)
 
 
-def copied(value: Any) -> Any:
-    return mapped(value, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+def filled(places: Any, values: Any, name: str) -> Any:
+    """Return the first batch or hidden state, with the tensors of another one copied to its own.
 
-
-def fill(places: Any, values: Any, name: str) -> None:
-    """Copy the tensors of a batch or a hidden state to those of the first one.
+    Where there is no first one yet, it is a copy of this one.
 
     Raises Unsupported where it differs from the first in anything else, because a replay would not see that.
     """
-    old, new = leaves_of(places, name), leaves_of(values, name)
-    if [path for path, _ in old] != [path for path, _ in new]:
+    if places is None:
+        return mapped(
+            values, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+        )
+    old, new = dict(leaves_of(places, name)), dict(leaves_of(values, name))
+    if old.keys() != new.keys():
         raise Unsupported(
             f"a CUDA graph takes batches of one structure, but the parts of {name} change"
         )
-    for (path, place), (_, value) in zip(old, new, strict=True):
-        both = isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor)
-        if both and place.shape == value.shape and place.dtype == value.dtype:
-            place.copy_(value, non_blocking=True)
-        elif both or not (place is value or same_value(place, value)):
+    for path, place in old.items():
+        value = new[path]
+        if not alike(place, value):
             raise Unsupported(
                 f"a CUDA graph replays shapes, types and values of the first batch, but {path} is first"
                 f" {described(place)} and then {described(value)}; leave it out of the batch or run eager"
             )
+        if isinstance(place, torch.Tensor):
+            place.copy_(value, non_blocking=True)
+    return places
 
 
-def same_value(place: Any, value: Any) -> bool:
+def alike(first: Any, value: Any) -> bool:
+    """Return whether a tensor has the shape and type of the first one, and another leaf its value."""
+    if isinstance(first, torch.Tensor):
+        is_tensor = isinstance(value, torch.Tensor)
+        return is_tensor and (first.shape, first.dtype) == (value.shape, value.dtype)
     with suppress(Exception):  # whatever the class of a part of the batch raises
-        return type(place) is type(value) and bool(place == value)
+        return first is value or (type(first) is type(value) and bool(first == value))
     return False
 
 
@@ -177,8 +186,14 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
         error = error.__context__
     if is_out_of_memory(error):
         raise error
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith(str(Path(torch.__file__).parent)):
+            place = f", at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}"
     raise Unsupported(
-        f"this training step cannot be captured in a CUDA graph ({error_line(error)})"
+        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{place}). A"
+        " graph can neither wait for the GPU nor make a tensor from numbers of the host, so make"
+        " it before the step or run eager"
     ) from None
 
 
@@ -212,24 +227,18 @@ class CapturedStep:
 
     def load(self, batch: tuple, hidden: Any) -> None:
         """Copy the batch, and a hidden state from elsewhere, to where the steps read them."""
-        if self.batch is None:
-            self.batch = copied(batch)
-            self.hidden = copied(hidden)
-        fill(self.batch, batch, "batch")
+        self.batch = filled(self.batch, batch, "batch")
         if hidden is None:
             for _, place in leaves_of(self.hidden):
                 if isinstance(place, torch.Tensor):
                     place.zero_()
         elif hidden is not self.hidden:
-            fill(self.hidden, hidden, "hidden")
+            self.hidden = filled(self.hidden, hidden, "hidden")
 
     def run(self) -> None:
         """Take a step on the tensors in place and leave its hidden state and its outcome there."""
         loss, hidden = self.take(self.batch, self.hidden)
-        if self.hidden is None:
-            self.hidden = copied(hidden)
-        else:
-            fill(self.hidden, hidden, "hidden")
+        self.hidden = filled(self.hidden, hidden, "hidden")
         torch.stack((loss, self.found_inf), out=self.outcome)
 
     def step(self, batch: tuple, hidden: Any) -> tuple[torch.Tensor, Any]:

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 
 from ..parameters import Unsupported
-from .precision import write_back
 
 
 def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
@@ -20,33 +19,35 @@ def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 class DeviceOptimizer:
-    """An optimizer's update in one fused kernel, which does nothing if a gradient overflowed.
+    """An optimizer's update in fused kernels, which do nothing if a gradient overflowed.
 
-    The learning rate is a tensor, so that a CUDA graph's replay reads its current value. Buffers start as zeros.
-    group: of torch's optimizer. Its frozen weights keep nothing, because they get no gradient.
-    buffers: the names of what is kept for each weight. lacking: settings of torch's that must be off.
+    Learning rates are tensors, so that a CUDA graph's replay reads their current values. Buffers start as zeros.
+    groups: of torch's optimizer. Its frozen weights keep nothing, because they get no gradient.
+    lacking: settings of torch's that must be off. buffers: what is kept for each weight, but not without momentum.
     stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see rounded_at_random.
 
     Raises Unsupported where one of the lacking settings is on.
     """
 
     lacking: tuple[str, ...] = ()
-    writes_back = True  # master copies to the model, in its own step
+    buffers: tuple[str, ...] = ()
 
-    def __init__(self, group: dict, stochastic: bool, buffers: tuple[str, ...]):
-        if any(group[name] for name in self.lacking):
+    def __init__(self, groups: list[dict], stochastic: bool):
+        if any(group[name] for group in groups for name in self.lacking):
             raise Unsupported(
                 f"on the device an optimizer has neither {' nor '.join(self.lacking)}"
             )
         self.stochastic = stochastic
-        self.weights = weights = group["params"]
-        self.lr = torch.full((), group["lr"], dtype=torch.float32, device=weights[0].device)
-        self.param_groups = [{"params": weights, "lr": self.lr}]
-        trained = [weight for weight in weights if weight.requires_grad]
-        self.state = {
-            weight: {name: torch.zeros_like(weight) for name in buffers} for weight in trained
-        }
-        self.master_pairs = ()
+        self.weights = [weight for group in groups for weight in group["params"]]
+        self.param_groups = []
+        self.state: dict[torch.Tensor, dict] = {}
+        for group in groups:
+            lr = torch.full((), group["lr"], dtype=torch.float32, device=self.weights[0].device)
+            self.param_groups.append({**group, "lr": lr})
+            names = self.buffers if group.get("momentum", True) else ()
+            for weight in group["params"]:
+                if weight.requires_grad:
+                    self.state[weight] = {name: torch.zeros_like(weight) for name in names}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. keep_masters() replaces this method if the weights are master copies."""
@@ -55,12 +56,9 @@ class DeviceOptimizer:
 
     def reset(self) -> None:
         """Set the buffers to zero in place: a graph keeps reading them at the same address."""
-        for tensor in self.kept_tensors():
-            tensor.zero_()
-
-    def kept_tensors(self) -> list[torch.Tensor]:
-        """Return all that the optimizer keeps between steps, without the learning rate."""
-        return [buffer for state in self.state.values() for buffer in state.values()]
+        for kept in self.state.values():
+            for buffer in kept.values():
+                buffer.zero_()
 
     def gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self.weights if weight.grad is not None]
@@ -68,67 +66,39 @@ class DeviceOptimizer:
     @torch.no_grad()
     def step(self, found_inf: torch.Tensor | None = None) -> None:
         """Update every weight that has a gradient; change nothing if `found_inf` (fp32, on the device) is 1."""
-        by_dtype: dict[torch.dtype, list[tuple]] = {}
-        for weight in self.weights:
-            if weight.grad is not None:
-                # in channels_last, too, if the model is moved there afterwards
-                kept = self.state[weight]
-                kept.update({name: in_order_of(weight, tensor) for name, tensor in kept.items()})
-                tensors = weight, in_order_of(weight, weight.grad), *kept.values()
-                lines = tuple(tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors)
-                by_dtype.setdefault(weight.dtype, []).append(lines)
-        groups = [
-            [list(column) for column in zip(*rows, strict=True)] for rows in by_dtype.values()
-        ]
-        half_on_cpu = self.lr.device.type == "cpu" and by_dtype.keys() - {torch.float32}
-        if self.stochastic or half_on_cpu:
-            self.update_in_fp32(groups, found_inf)
-        else:
-            self.update(groups, found_inf)
-        write_back(self)
+        for group in self.param_groups:
+            by_dtype: dict[torch.dtype, list[tuple]] = {}
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    # in channels_last, too, if the model is moved there afterwards
+                    kept = self.state[weight]
+                    kept.update({name: in_order_of(weight, one) for name, one in kept.items()})
+                    tensors = weight, in_order_of(weight, weight.grad), *kept.values()
+                    lines = tuple(one.as_strided((one.numel(),), (1,)) for one in tensors)
+                    by_dtype.setdefault(weight.dtype, []).append(lines)
+            for dtype, rows in by_dtype.items():
+                columns = [list(column) for column in zip(*rows, strict=True)]
+                if dtype != torch.float32 and (self.stochastic or group["lr"].device.type == "cpu"):
+                    self.update_in_fp32(group, columns, found_inf)
+                else:
+                    self.update(group, columns, found_inf)
 
-    def update_in_fp32(
-        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
-    ) -> None:
+    def update_in_fp32(self, group: dict, columns: list[list], found_inf: Any) -> None:
         """Update fp32 copies, and round weights and buffers to their type, at random if `stochastic`.
 
         On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements there.
         """
-        exact = [[[tensor.float() for tensor in column] for column in group] for group in groups]
-        self.update(exact, found_inf)
-        for group, updated in zip(groups, exact, strict=True):
-            for column, values in zip(
-                (group[0], *group[2:]), (updated[0], *updated[2:]), strict=True
-            ):
-                rounded = (
-                    [rounded_at_random(value) for value in values] if self.stochastic else values
-                )
-                torch._foreach_copy_(column, rounded)
+        exact = [[tensor.float() for tensor in column] for column in columns]
+        self.update(group, exact, found_inf)
+        for place in (0, *range(2, len(columns))):
+            values = exact[place]
+            if self.stochastic:
+                values = [rounded_at_random(value) for value in values]
+            torch._foreach_copy_(columns[place], values)
 
-    def update(
-        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
-    ) -> None:
-        """Update groups of [weights, gradients, each buffer], one for each type."""
+    def update(self, group: dict, columns: list[list], found_inf: Any) -> None:
+        """Update columns of weights, gradients and each buffer by the settings of their group."""
         raise NotImplementedError
-
-
-class DeviceGroups(DeviceOptimizer):
-    """The optimizers of several parameter groups, each with settings of its own, as one."""
-
-    def __init__(self, parts: list[DeviceOptimizer]):
-        self.parts = parts
-        self.weights = [weight for part in parts for weight in part.weights]
-        self.param_groups = [group for part in parts for group in part.param_groups]
-        self.state = {weight: kept for part in parts for weight, kept in part.state.items()}
-        self.master_pairs = ()
-
-    def kept_tensors(self) -> list[torch.Tensor]:
-        return [tensor for part in self.parts for tensor in part.kept_tensors()]
-
-    def step(self, found_inf: torch.Tensor | None = None) -> None:
-        for part in self.parts:
-            part.step(found_inf)
-        write_back(self)
 
 
 class DeviceSGD(DeviceOptimizer):
@@ -139,61 +109,50 @@ class DeviceSGD(DeviceOptimizer):
     """
 
     lacking = ("dampening", "maximize")
+    buffers = ("momentum_buffer",)
 
-    def __init__(self, group: dict, stochastic: bool):
-        super().__init__(group, stochastic, ("momentum_buffer",) if group["momentum"] else ())
-        self.settings = {name: group[name] for name in ("momentum", "weight_decay", "nesterov")}
-
-    def update(
-        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
-    ) -> None:
-        options: dict[str, Any] = {
-            "dampening": 0.0,
-            "maximize": False,
-            "is_first_step": False,
-            **self.settings,
-        }
-        for weights, gradients, *momenta in groups:
-            buffers = momenta[0] if momenta else []
-            torch._fused_sgd_(
-                weights, gradients, buffers, lr=self.lr, found_inf=found_inf, **options
-            )
+    def update(self, group: dict, columns: list[list], found_inf: Any) -> None:
+        weights, gradients, *momenta = columns
+        names = ("lr", "momentum", "weight_decay", "nesterov", "dampening", "maximize")
+        settings: dict[str, Any] = {name: group[name] for name in names}
+        torch._fused_sgd_(
+            weights,
+            gradients,
+            momenta[0] if momenta else [],
+            is_first_step=False,
+            found_inf=found_inf,
+            **settings,
+        )
 
 
 class DeviceAdamW(DeviceOptimizer):
     """torch.optim.AdamW's update. A skipped step does not count for the bias correction."""
 
     lacking = ("amsgrad", "maximize")
+    buffers = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, group: dict, stochastic: bool):
-        super().__init__(group, stochastic, ("exp_avg", "exp_avg_sq"))
-        self.settings = dict(zip(("beta1", "beta2"), group["betas"], strict=True))
-        self.settings |= {"eps": group["eps"], "weight_decay": group["weight_decay"]}
-        self.steps = torch.zeros((), dtype=torch.float32, device=self.lr.device)
+    def __init__(self, groups: list[dict], stochastic: bool):
+        super().__init__(groups, stochastic)
+        self.steps = torch.zeros((), dtype=torch.float32, device=self.weights[0].device)
 
-    def kept_tensors(self) -> list[torch.Tensor]:
-        return [*super().kept_tensors(), self.steps]
+    def reset(self) -> None:
+        super().reset()
+        self.steps.zero_()
 
-    def update(
-        self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None
-    ) -> None:
+    def step(self, found_inf: torch.Tensor | None = None) -> None:
         self.steps.add_(1)
-        options: dict[str, Any] = {"amsgrad": False, "maximize": False, **self.settings}
-        for weights, gradients, averages, squares in groups:
-            steps = [self.steps] * len(weights)
-            torch._fused_adamw_(
-                weights,
-                gradients,
-                averages,
-                squares,
-                [],
-                steps,
-                lr=self.lr,
-                found_inf=found_inf,
-                **options,
-            )
+        super().step(found_inf)
         if found_inf is not None:
             self.steps.sub_(found_inf)
+
+    def update(self, group: dict, columns: list[list], found_inf: Any) -> None:
+        steps = [self.steps] * len(columns[0])
+        beta1, beta2 = group["betas"]
+        names = ("lr", "eps", "weight_decay", "amsgrad", "maximize")
+        settings: dict[str, Any] = {name: group[name] for name in names}
+        torch._fused_adamw_(
+            *columns, [], steps, beta1=beta1, beta2=beta2, found_inf=found_inf, **settings
+        )
 
 
 def rounded_at_random(exact: torch.Tensor) -> torch.Tensor:
@@ -216,5 +175,4 @@ def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> Dev
         raise Unsupported(
             f"a step without waits for the device needs torch.optim.SGD or AdamW; this is {type(optimizer).__name__}"
         )
-    made = [kind(group, stochastic) for group in optimizer.param_groups]
-    return made[0] if len(made) == 1 else DeviceGroups(made)
+    return kind(optimizer.param_groups, stochastic)

@@ -3,76 +3,45 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from operator import attrgetter
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch._functorch.config
 
 from ..parameters import COMPILE_MODES, Unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 
 # all that differs between the modes; fp8 also has float8.Float8Linear
+FP32 = {
+    "tf32": False,
+    "autocast": None,
+    "weights": torch.float32,
+    "masters": False,
+    "scale": False,
+}
 PRECISIONS: dict[str, dict] = {
-    "fp32": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
-    "tf32": {
-        "tf32": True,
-        "autocast": None,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
-    "amp_fp16": {
-        "tf32": False,
-        "autocast": torch.float16,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": True,
-    },
-    "amp_bf16": {
-        "tf32": False,
-        "autocast": torch.bfloat16,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
-    "o2_fp16": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.float16,
-        "masters": True,
-        "scale": True,
-    },
-    "o3_fp16": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.float16,
-        "masters": False,
-        "scale": True,
-    },
-    "bf16_true": {
-        "tf32": False,
-        "autocast": None,
-        "weights": torch.bfloat16,
-        "masters": False,
-        "scale": False,
-    },
-    "fp8": {
-        "tf32": False,
-        "autocast": torch.bfloat16,
-        "weights": torch.float32,
-        "masters": False,
-        "scale": False,
-    },
+    "fp32": FP32,
+    "tf32": FP32 | {"tf32": True},
+    "amp_fp16": FP32 | {"autocast": torch.float16, "scale": True},
+    "amp_bf16": FP32 | {"autocast": torch.bfloat16},
+    "o2_fp16": FP32 | {"weights": torch.float16, "masters": True, "scale": True},
+    "o3_fp16": FP32 | {"weights": torch.float16, "scale": True},
+    "bf16_true": FP32 | {"weights": torch.bfloat16},
+    "fp8": FP32 | {"autocast": torch.bfloat16},
+}
+# {mode: (least compute capability, why)}
+BF16_NEEDS = (8, 0), "bf16 needs compute capability 8.0, because older GPUs only emulate bfloat16"
+NEEDS = {
+    "tf32": ((8, 0), "TF32 needs compute capability 8.0 (Ampere) or newer"),
+    "amp_bf16": BF16_NEEDS,
+    "bf16_true": BF16_NEEDS,
+    "fp8": ((8, 9), "fp8 needs compute capability 8.9 (Ada, Hopper) or newer"),
 }
 
 
@@ -84,74 +53,35 @@ def check_supported(
     `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
     """
     if device.type != "cuda":
-        if "cuda_graph" in execution:
-            raise Unsupported(
-                f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
-            )
-        if precision not in ("fp32", "amp_bf16"):
-            raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
+        wanted = f'execution="{execution}"' if "cuda_graph" in execution else precision
+        if wanted not in ("fp32", "amp_bf16"):
+            raise Unsupported(f"{wanted} needs an NVIDIA GPU; this run is on the CPU")
         return
     capability = torch.cuda.get_device_capability(device)
-    number = "{}.{}".format(*capability)
-    if precision == "tf32" and capability < (8, 0):
-        raise Unsupported(
-            f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
-        )
-    if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
-        raise Unsupported(f"this GPU (compute capability {number}) would only emulate bfloat16")
-    if precision == "fp8" and capability < (8, 9):
-        raise Unsupported(
-            f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}"
-        )
+    least, reason = NEEDS.get(precision, ((0, 0), ""))
+    if capability < least:
+        raise Unsupported(f"{reason}; this GPU has {capability[0]}.{capability[1]}")
     if "fp16" in precision and fp16_check not in (None, "passed"):
         raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
 
 
-def set_fp32_precision(precision: str) -> dict[str, str]:
-    """Set PyTorch's three switches for fp32 arithmetic and return them as read back: {"matmul", "conv", "rnn"}.
-
-    By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it is set.
-    """
-    tf32 = PRECISIONS[precision]["tf32"]
-    wanted = "tf32" if tf32 else "ieee"
-    set_fp32_switches("high" if tf32 else "highest", tf32, dict.fromkeys(fp32_switches(), wanted))
-    return {name: switch.fp32_precision for name, switch in fp32_switches().items()}
-
-
-def fp32_switches() -> dict[str, Any]:
-    cudnn: Any = torch.backends.cudnn
-    return {"matmul": torch.backends.cuda.matmul, "conv": cudnn.conv, "rnn": cudnn.rnn}
-
-
-def set_fp32_switches(matmul: str, cudnn_tf32: bool, switches: dict[str, str]) -> None:
-    """Set the older flags first, which also set the switches, and then the switches.
-
-    torch.compile reads the older flags, and PyTorch refuses to read them where they contradict the switches.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the older flags are deprecated
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = cudnn_tf32
-    for name, switch in fp32_switches().items():
-        switch.fp32_precision = switches[name]
-
-
-def older_flag(read: Callable[[], Any], otherwise: Any) -> Any:
-    """Return an older flag, or `otherwise` where the switches contradict it, so that PyTorch refuses to read it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return read()
-    except RuntimeError:
-        return otherwise
-
-
-# Of torch: switches on which numbers or times depend, each before what sets others, too. An attribute, or what sets it,
-# what reads it and for which device.
-SWITCHES = """
-    backends.cuda.matmul.fp32_precision
-    backends.cudnn.conv.fp32_precision
-    backends.cudnn.rnn.fp32_precision
+# Of torch: an attribute, or what sets a switch and what reads it, each with its first argument.
+FP32_SWITCHES = {
+    "matmul": "backends.cuda.matmul.fp32_precision",
+    "conv": "backends.cudnn.conv.fp32_precision",
+    "rnn": "backends.cudnn.rnn.fp32_precision",
+}
+# {switch: PyTorch's default}: torch.compile reads them. They set those for fp32, too, so they come first.
+OLDER_SWITCHES = {
+    "set_float32_matmul_precision get_float32_matmul_precision": "highest",
+    "backends.cudnn.allow_tf32": True,
+}
+# on which numbers or times depend, each before what it sets, too
+SWITCHES = [
+    *FP32_SWITCHES.values(),
+    *"""
+    backends.mkldnn.enabled
+    backends.mkldnn.fp32_precision
     backends.mkldnn.matmul.fp32_precision
     backends.cudnn.enabled
     backends.cudnn.benchmark
@@ -160,6 +90,8 @@ SWITCHES = """
     backends.cuda.matmul.allow_fp16_accumulation
     backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    _functorch.config.enable_autograd_cache
+    _functorch.config.backward_pass_autocast
     set_default_dtype get_default_dtype
     set_grad_enabled is_grad_enabled
     set_deterministic_debug_mode get_deterministic_debug_mode
@@ -172,56 +104,62 @@ SWITCHES = """
     set_autocast_dtype get_autocast_dtype cuda
     set_autocast_enabled is_autocast_enabled cpu
     set_autocast_enabled is_autocast_enabled cuda
-"""
+    """.strip().splitlines(),
+]
 
 
-def switches_now() -> dict[str, Any]:
-    """Return {line of SWITCHES: value} of the switches as they are."""
-    found = {}
-    for line in SWITCHES.strip().splitlines():
-        name, *read = line.split()
-        found[line] = attrgetter(read[0])(torch)(*read[1:]) if read else attrgetter(name)(torch)
-    return found
+def set_fp32_precision(precision: str) -> None:
+    """Set PyTorch's switches for fp32 arithmetic as a precision needs them.
+
+    By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it is set.
+    """
+    tf32 = PRECISIONS[precision]["tf32"]
+    matmul, cudnn = OLDER_SWITCHES
+    set_switch(matmul, "high" if tf32 else "highest")
+    set_switch(cudnn, tf32)
+    for line in FP32_SWITCHES.values():
+        set_switch(line, "tf32" if tf32 else "ieee")
 
 
-def changed_since(before: dict[str, Any]) -> list[str]:
-    """Return those of switches_now() that are no more as they were."""
-    return [line for line, value in switches_now().items() if value != before[line]]
+def read_switch(line: str, otherwise: Any = None) -> Any:
+    """Return the value of a switch, or `otherwise` of an older one that contradicts those for fp32.
+
+    PyTorch refuses to read such a one.
+    """
+    name, *reader = line.split()
+    with suppress(RuntimeError), warnings.catch_warnings(action="ignore"):  # it is deprecated
+        if not reader:
+            return attrgetter(name)(torch)
+        return attrgetter(reader[0])(torch)(*reader[1:])
+    return otherwise
 
 
 def set_switch(line: str, value: Any) -> None:
-    """Set a switch of switches_now()."""
-    name, *read = line.split()
+    name, *reader = line.split()
     owner, _, attribute = name.rpartition(".")
-    if read:
-        attrgetter(name)(torch)(*read[1:], value)
-    else:
-        setattr(attrgetter(owner)(torch), attribute, value)
+    with warnings.catch_warnings(action="ignore"):
+        if reader:
+            attrgetter(name)(torch)(*reader[1:], value)
+        else:
+            setattr(attrgetter(owner)(torch), attribute, value)
+
+
+def switches_now() -> dict[str, Any]:
+    """Return {switch: its value}."""
+    return {line: read_switch(line) for line in SWITCHES}
 
 
 @contextmanager
 def backends_as_found() -> Iterator[None]:
     """Give PyTorch's switches back, after the block, the values that they had before it."""
-    from torch._functorch import config
-
-    backends: Any = torch.backends
-    cudnn, mkldnn = backends.cudnn, backends.mkldnn
-    switches = {name: switch.fp32_precision for name, switch in fp32_switches().items()}
-    older = (
-        older_flag(torch.get_float32_matmul_precision, "highest"),
-        older_flag(lambda: cudnn.allow_tf32, switches["conv"] != "tf32"),
-    )
-    before = switches_now()
-    mkldnn_flags = mkldnn.set_flags(_fp32_precision=None)
-    autograd = config.enable_autograd_cache, config.backward_pass_autocast
+    older = {line: read_switch(line, default) for line, default in OLDER_SWITCHES.items()}
+    before = older | switches_now()
     try:
         yield
     finally:
-        set_fp32_switches(*older, switches)
-        mkldnn.set_flags(*mkldnn_flags)
-        for line in changed_since(before):  # also what the older flag of matmuls has set
-            set_switch(line, before[line])
-        config.enable_autograd_cache, config.backward_pass_autocast = autograd
+        for line, value in before.items():
+            if read_switch(line) != value:
+                set_switch(line, value)
 
 
 @contextmanager
@@ -268,11 +206,8 @@ def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
             seen.add(torch.get_autocast_dtype(device.type))
         return leave(context, *error)
 
-    torch.autocast.__exit__ = noted
-    try:
+    with patch.object(torch.autocast, "__exit__", noted):
         yield seen
-    finally:
-        torch.autocast.__exit__ = leave
 
 
 def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
@@ -280,12 +215,10 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
 
     For several shapes PyTorch's default holds: it compiles for the first shape and, at the second, for any shape.
     """
-    from torch._functorch import config
-
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
-    config.enable_autograd_cache = False
+    set_switch("_functorch.config.enable_autograd_cache", False)
     # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
-    config.backward_pass_autocast = "off"  # noqa: S105
+    set_switch("_functorch.config.backward_pass_autocast", "off")
     return torch.compile(part, dynamic=None if several_shapes else False, **COMPILE_MODES[mode])
 
 
@@ -302,7 +235,6 @@ def cast_model(
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
-    tensors = [*model.parameters(), *model.buffers()]
     norms = [
         module
         for module in model.modules()
@@ -316,10 +248,14 @@ def cast_model(
         for one in model.parameters()
         if mode["masters"] and one.requires_grad
     }
-    if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
+    if any(
+        tensor.is_floating_point() and tensor.dtype != dtype
+        for tensor in (*model.parameters(), *model.buffers())
+    ):
         # unlike model.to(), which makes complex weights real
         model._apply(lambda tensor: cast(tensor, dtype))
-        model.register_forward_pre_hook(ArgumentCast(dtype), with_kwargs=True)
+        model.argument_dtype = dtype
+        model.register_forward_pre_hook(cast_arguments, with_kwargs=True)
     if mode["masters"] or keep_batchnorm_fp32:
         for norm in norms:
             norm.float()
@@ -331,24 +267,23 @@ def cast_model(
     ]
 
 
-def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Return a tensor in a floating-point type, or a copy of an object that can be moved with its tensors in it."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if hasattr(value, "to") and hasattr(value, "__dict__"):
-        value = copy.copy(value)
-        vars(value).update(mapped(dict(vars(value)), lambda leaf, _: cast(leaf, dtype)))
-    return value
+def cast(nest: Any, dtype: torch.dtype) -> Any:
+    """Return a nest whose floating-point tensors have a type, also those in objects that can be moved."""
+
+    def cast_leaf(leaf: Any, _: str) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(dtype) if leaf.is_floating_point() else leaf
+        if hasattr(leaf, "to") and hasattr(leaf, "__dict__"):
+            leaf = copy.copy(leaf)
+            vars(leaf).update(cast(dict(vars(leaf)), dtype))
+        return leaf
+
+    return mapped(nest, cast_leaf)
 
 
-class ArgumentCast:
-    """A hook that casts the floating-point arguments of a model's forward to the type of its weights."""
-
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
-
-    def __call__(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return mapped((args, kwargs), lambda leaf, _: cast(leaf, self.dtype))
+def cast_arguments(model: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """Cast the floating-point arguments of a model's forward. It is a hook."""
+    return cast((args, kwargs), model.argument_dtype)
 
 
 def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
@@ -371,8 +306,7 @@ def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
 
     optimizer.master_pairs = pairs
     optimizer.zero_grad = zero_grad
-    if not getattr(optimizer, "writes_back", False):
-        after_step(optimizer, write_back)
+    after_step(optimizer, write_back)
 
 
 def after_step(optimizer: Any, call: Callable[[Any], Any]) -> None:
@@ -390,31 +324,28 @@ def after_step(optimizer: Any, call: Callable[[Any], Any]) -> None:
 
 def gather_master_gradients(optimizer: Any) -> None:
     """Copy the model's fp16 gradients to the optimizer's fp32 master copies, if it has any."""
-    pairs = getattr(optimizer, "master_pairs", ())
-    for weight, master in pairs:
+    places, gradients = [], []
+    for weight, master in getattr(optimizer, "master_pairs", ()):
         if weight.grad is None:
             master.grad = None
-        elif master.grad is None:
+            continue
+        if master.grad is None:
             master.grad = torch.empty_like(master)
-    pairs = [(weight, master) for weight, master in pairs if weight.grad is not None]
-    if pairs:
-        torch._foreach_copy_(
-            [master.grad for _, master in pairs], [weight.grad for weight, _ in pairs]
-        )
+        places.append(master.grad)
+        gradients.append(weight.grad)
+    if places:
+        torch._foreach_copy_(places, gradients)
 
 
 @torch.no_grad()
 def write_back(optimizer: Any) -> None:
-    """Copy the updated fp32 master copies to the model's fp16 weights, if the optimizer has any."""
-    pairs = getattr(optimizer, "master_pairs", ())
-    if pairs:
-        torch._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
+    """Copy the updated fp32 master copies to the model's fp16 weights."""
+    weights, masters = zip(*optimizer.master_pairs, strict=True)
+    torch._foreach_copy_(weights, masters)
 
 
 def in_fp32(network: torch.nn.Module, batch: Any) -> tuple[torch.nn.Module, Any]:
     """Return fp32 copies of a network and a batch. Layers in fp8 become ordinary ones."""
     network = without_float8(copy.deepcopy(network)).float()
-    for hook in network._forward_pre_hooks.values():
-        if isinstance(hook, ArgumentCast):
-            hook.dtype = torch.float32
-    return network, mapped(batch, lambda leaf, _: cast(leaf, torch.float32))
+    network.argument_dtype = torch.float32
+    return network, cast(batch, torch.float32)

@@ -39,17 +39,17 @@ from .device_optimizer import on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
 from .precision import (
+    FP32_SWITCHES,
     PRECISIONS,
     Precision,
     after_step,
     autocasts_seen,
     backends_as_found,
     cast_model,
-    changed_since,
     compiled,
     cudnn_flags,
-    fp32_switches,
     keep_masters,
+    read_switch,
     switches_now,
 )
 
@@ -129,6 +129,7 @@ class Trainer:
     ):
         self.precision = precision
         self.data = data
+        self.shapes = getattr(data, "shapes", ())
         self.device = device
         self.compute_loss = compute_loss
         self.step_function = step_function or training_step
@@ -141,7 +142,7 @@ class Trainer:
         if "compile" in execution:
             # else recompilations of earlier runs count towards the limit, and it gives up
             torch.compiler.reset()
-            several = bool(getattr(data, "shapes", ()))
+            several = bool(self.shapes)
             # Without compile_mode, whose longer search is for training.
             self.model = compiled(model, several_shapes=several)
             self.loss_of = compiled(compute_loss, compile_mode, several)
@@ -154,19 +155,21 @@ class Trainer:
         self.captured: CapturedStep | None = None
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer: Any = self.optimizer_of(make_optimizer)
+        self.optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
         set_mode(self.optimizer, "train")
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         # of each group to the first
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+        masters = dict(zip(self.weights, self.masters, strict=True))
         for group in self.optimizer.param_groups:
+            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 # PyTorch's default on a GPU; the CPU then computes the same
                 group["foreach"] = True
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
-            self.found_inf = self.scaler.found_inf
+            self.found_inf, self.skipped = self.scaler.found_inf, self.scaler.skipped
         else:
             after_step(self.optimizer, self._count_update)
             if self.scaler.is_enabled() and getattr(
@@ -176,14 +179,6 @@ class Trainer:
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)
-
-    def optimizer_of(self, make_optimizer: Callable) -> torch.optim.Optimizer:
-        """Return the optimizer of what is updated."""
-        optimizer = made_optimizer(make_optimizer, self.network, self.masters)
-        masters = dict(zip(self.weights, self.masters, strict=True))
-        for group in optimizer.param_groups:
-            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
-        return optimizer
 
     def _count_update(self, optimizer: Any) -> None:
         self.updates += 1
@@ -199,8 +194,6 @@ class Trainer:
     @property
     def skipped_steps(self) -> int:
         """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
-        if self.on_device:
-            return int(self.scaler.skipped.item())
         return self.steps - self.updates if self.found_inf is None else int(self.skipped.item())
 
     def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
@@ -230,60 +223,39 @@ class Trainer:
         """Forget counts, and on the device momenta. What a graph reads keeps its address."""
         if self.on_device:
             self.optimizer.reset()
-            self.scaler.skipped.zero_()
-        elif self.found_inf is not None:
+        if self.found_inf is not None:
             self.skipped.zero_()
         self.steps = self.updates = 0
 
 
 class LossMeter:
-    """Averages the losses of an epoch in eager mode, where the host knows which steps were skipped."""
+    """Keeps the loss of every step of an epoch, and whether it was skipped, on the device until its end."""
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Trainer, room: int = 4096):
         self.trainer = trainer
+        self.outcome = trainer.captured.outcome if trainer.captured else None
         self.updates = trainer.updates
-        self.skipped: list[bool] = []
-        self.total = torch.zeros((), device=trainer.device)
+        self.count = 0
+        self.blocks = [torch.zeros(room, 2, device=trainer.device)]
 
     def step(self, loss: torch.Tensor) -> None:
-        self.skipped.append(self.trainer.updates == self.updates)
-        self.updates = self.trainer.updates
-        if not self.skipped[-1]:
-            self.total += loss
+        row = self.blocks[-1][self.count % len(self.blocks[0])]
+        if self.outcome is not None:
+            row.copy_(self.outcome)
+        elif self.trainer.found_inf is not None:
+            torch.stack((loss, self.trainer.found_inf), out=row)
+        else:  # the host itself knows whether it was skipped
+            row[0] = loss
+            if self.trainer.updates == self.updates:
+                row[1] = 1.0
+            self.updates = self.trainer.updates
+        self.count += 1
+        if self.count % len(self.blocks[0]) == 0:
+            self.blocks.append(torch.zeros_like(self.blocks[0]))
 
     def end(self) -> tuple[float | None, list[bool]]:
         """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
-        counted = self.skipped.count(False)
-        return self.total.item() / counted if counted else None, self.skipped
-
-
-class DeviceLossMeter:
-    """Keeps loss and found_inf of every step of an epoch on the device, and reads them at its end.
-
-    outcome: (2,): both of the last step, where a graph leaves them; without a graph None.
-    """
-
-    def __init__(
-        self, found_inf: torch.Tensor, outcome: torch.Tensor | None = None, room: int = 65536
-    ):
-        self.found_inf = found_inf
-        self.outcome = outcome
-        self.count = 0
-        self.read: list[torch.Tensor] = []
-        self.rows = torch.zeros(room, 2, device=found_inf.device)
-
-    def step(self, loss: torch.Tensor) -> None:
-        row = self.rows[self.count % len(self.rows)]
-        if self.outcome is None:
-            torch.stack((loss, self.found_inf), out=row)
-        else:
-            row.copy_(self.outcome)
-        self.count += 1
-        if self.count % len(self.rows) == 0:  # full: waits for the device once
-            self.read.append(self.rows.to("cpu", copy=True))
-
-    def end(self) -> tuple[float | None, list[bool]]:
-        rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
+        rows = torch.cat(self.blocks)[: self.count].cpu().double()
         losses = rows[:, 0]
         skipped = rows[:, 1] != 0
         mean = None if skipped.all() else losses[~skipped].mean().item()
@@ -325,13 +297,15 @@ class TrainingLog:
 
 def read_switches(record: RunRecord, trainer: Trainer) -> None:
     """Note PyTorch's switches for fp32. Raise Failed where any switch is no more as it was before the warm-up."""
-    for name, switch in fp32_switches().items():
-        setattr(record, f"fp32_precision_{name}", switch.fp32_precision)
-    if changed := changed_since(trainer.switches):
-        raise Failed(
-            f"torch.{changed[0].split()[0]} changed during the training, so it is not what its name says; leave that"
-            " out of the model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
-        )
+    for name, line in FP32_SWITCHES.items():
+        setattr(record, f"fp32_precision_{name}", read_switch(line))
+    for line, value in switches_now().items():
+        if value != trainer.switches[line]:
+            raise Failed(
+                f"torch.{line.split()[0]} changed during the training, so it is not what its name"
+                " says; leave that out of the model, the loss, the optimizer, the batches and"
+                " evaluate, and set it before you compare"
+            )
 
 
 def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
@@ -341,9 +315,7 @@ def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
     dtype = PRECISIONS[trainer.precision]["autocast"]
     record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
     if dtype and trainer.is_compiled:
-        from torch._functorch import config
-
-        record.compiled_backward_autocast = config.backward_pass_autocast
+        record.compiled_backward_autocast = read_switch("_functorch.config.backward_pass_autocast")
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
     record.fp8_linear_fraction = trainer.fp8_linear_fraction
@@ -396,8 +368,7 @@ def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
 @dataclass
 class WarmUpSteps:
     times: list[float] = field(default_factory=list)  # seconds
-    # steps skipped before the first step and after each
-    skipped: list[int] = field(default_factory=lambda: [0])
+    good: int = 0  # last steps of which none was skipped
     first: float = 0.0  # seconds of the first step without compilation
     scale: float | None = None  # loss scale of the last step that was not skipped
     hidden: Any = None
@@ -415,37 +386,33 @@ def steps_until_stable(
     compiled_before: seconds that compiling took before.
     """
     taken = WarmUpSteps()
+    times, skipped = taken.times, 0
     compiling = ": compiling" if trainer.is_compiled else ""
     with progress(None, f"{trainer.precision}, first step{compiling}") as shown:
         for batch in cycle_batches(batches):
             begin = time.perf_counter()
             _, taken.hidden = trainer.step(batch, taken.hidden)
             synchronize(trainer.device)
-            taken.times.append(time.perf_counter() - begin)
-            if len(taken.times) == 1:
-                taken.first = taken.times[0] - (
-                    read_compiler(trainer.is_compiled)["seconds"] - compiled_before
-                )
-            taken.skipped.append(trainer.skipped_steps)
-            if taken.skipped[-1] == taken.skipped[-2]:
+            times.append(time.perf_counter() - begin)
+            if len(times) == 1:
+                compiled = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
+                taken.first = times[0] - compiled
+            taken.good += 1
+            if trainer.skipped_steps > skipped:
+                skipped, taken.good = trainer.skipped_steps, 0
+            else:
                 taken.scale = trainer.scaler.get_scale()
-            before, last = (
-                statistics.median(part)
-                for part in (taken.times[-10:-5] or taken.times, taken.times[-5:])
-            )
-            stable = (
-                abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
-            )
-            if (stable and len(taken.times) >= at_least) or len(taken.times) >= at_most:
+            before, last = statistics.median(times[-10:-5] or times), statistics.median(times[-5:])
+            stable = taken.good >= 4 and abs(last - before) <= 0.05 * before
+            if len(times) >= (at_least if stable else at_most):
                 break
-            shown.desc = f"{trainer.precision}, warm-up, step {len(taken.times)}"
+            shown.desc = f"{trainer.precision}, warm-up, step {len(times)}"
     return taken
 
 
 def visit_shapes(trainer: Trainer, batches: Callable[[], Iterable]) -> None:
     """Take a step on the first batch of each shape, where there are several, and one more with its hidden state."""
-    shapes = getattr(trainer.data, "shapes", ())
-    firsts = {shapes.index(shape) for shape in set(shapes)}
+    firsts = {trainer.shapes.index(shape) for shape in set(trainer.shapes)}
     if not firsts:
         return
     with progress(None, f"{trainer.precision}, warm-up of {len(firsts)} shapes"):
@@ -474,14 +441,9 @@ def warm_up(
         at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
     compiled_before = read_compiler(trainer.is_compiled)["seconds"]
-    # start_again() sets its buffers to zero where the graph reads them
-    kept_by_itself = trainer.on_device
-    found = AsFound(
-        trainer.network,
-        trainer.masters,
-        trainer.compute_loss,
-        None if kept_by_itself else trainer.optimizer,
-    )
+    # on the device, start_again() sets its buffers to zero where the graph reads them
+    optimizer = None if trainer.on_device else trainer.optimizer
+    found = AsFound(trainer.network, trainer.masters, trainer.compute_loss, optimizer)
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
@@ -510,7 +472,7 @@ def warm_up(
     record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
     record.compile_seconds = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
-    if taken.scale and taken.skipped[-1] > taken.skipped[-2]:
+    if taken.scale and not taken.good:
         trainer.scaler.update(taken.scale)
     trainer.start_again()
 
@@ -530,6 +492,7 @@ def timed_epoch(
 
     Raises Diverged if the loss is not finite or no step updated the weights.
     """
+    log = log or TrainingLog(0, trainer.device)
     reset_peaks(trainer.device)
     unseen = trainer.captured.unseen() if trainer.captured else 0
     hidden = None
@@ -537,12 +500,7 @@ def timed_epoch(
     waits: list[float] = []
     clock = StepClock(trainer.device)
     scales = LossScaleTrace(record, trainer)
-    outcome = trainer.captured.outcome if trainer.captured else None
-    meter = (
-        LossMeter(trainer)
-        if trainer.found_inf is None
-        else DeviceLossMeter(trainer.found_inf, outcome)
-    )
+    meter = LossMeter(trainer)
     compiled_before = read_compiler(trainer.is_compiled)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)
@@ -556,15 +514,13 @@ def timed_epoch(
             loss, hidden = trainer.step(batch, hidden)
             meter.step(loss)
             clock.tick()
-            if log is not None:
-                log.step(len(clock.marks) - 1, loss)
+            log.step(len(clock.marks) - 1, loss)
             bar.n += 1
         seconds, step_ms = clock.stop()
     record.epoch_seconds.append(seconds)
     record.step_ms_all.extend(step_ms)
     record.block_seconds.extend(in_blocks(step_ms))
-    if log is not None:
-        record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
+    record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
     record.data_wait_seconds_all.append(sum(waits))
     mean_loss, skipped = meter.end()
     record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
@@ -578,12 +534,14 @@ def timed_epoch(
             "torch.compile compiled again within a timed epoch, so its time is not that of training"
         )
     if mean_loss is None:
-        scale = trainer.scaler.get_scale()
-        skipped_all = (
-            f"every step was skipped: loss or gradients are not finite at loss scale {scale:g}"
+        if not trainer.scaler.is_enabled():
+            raise Diverged(
+                "no step updated the weights: training_step must call scaler.step(optimizer)"
+            )
+        raise Diverged(
+            "every step was skipped: loss or gradients are not finite at loss scale"
+            f" {trainer.scaler.get_scale():g}"
         )
-        without = "no step updated the weights: training_step must call scaler.step(optimizer)"
-        raise Diverged(skipped_all if trainer.scaler.is_enabled() else without)
     record.train_loss.append(mean_loss)
     if not math.isfinite(mean_loss):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")

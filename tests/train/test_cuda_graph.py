@@ -35,7 +35,7 @@ from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
-from mixed_precision_study.train.step import DeviceLossMeter, timed_epoch, warm_up
+from mixed_precision_study.train.step import LossMeter, timed_epoch, warm_up
 
 ROUNDING = {
     "fp32": 1e-6,
@@ -85,7 +85,7 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
     make_optimizer, near = options.get("make_optimizer"), ROUNDING[precision]
     if make_optimizer:  # whose averages are in fp16 in o3_fp16, rounded differently
         near = max(1e-4, {**ROUNDING, "o3_fp16": 5e-2}[precision])
-    rate = captured.optimizer.lr
+    rate = captured.optimizer.param_groups[0]["lr"]
     for step in range(12):
         losses = []
         for trainer in (eager, captured, device):
@@ -112,20 +112,26 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
         == (2 if precision in SCALED else 0)
     )
     # a replay reads its address
-    assert captured.optimizer.lr is captured.optimizer.param_groups[0]["lr"] is rate
+    assert captured.optimizer.param_groups[0]["lr"] is rate
     assert device.captured is None and type(device.optimizer) is (
         DeviceAdamW if make_optimizer else DeviceSGD
     )
     if make_optimizer:
         assert device.optimizer.steps.item() == 12 - device.skipped_steps
     device.start_again()
-    assert not any(tensor.any() for tensor in device.optimizer.kept_tensors())
+    kept = [
+        *device.optimizer.state.values(),
+        {"steps": getattr(device.optimizer, "steps", torch.zeros(1))},
+    ]
+    assert not any(tensor.any() for state in kept for tensor in state.values())
 
 
 @pytest.mark.parametrize(("count", "mean"), [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
 def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
     outcome = torch.zeros(2)
-    meter = DeviceLossMeter(outcome[1], outcome, room=3)
+    captured = types.SimpleNamespace(outcome=outcome)
+    trainer = types.SimpleNamespace(captured=captured, updates=0, device=outcome.device)
+    meter = LossMeter(trainer, room=3)
     for number in range(count):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
         meter.step(None)
@@ -471,5 +477,6 @@ def test_a_capture_that_fails_tells_its_first_cause(device, cause, kind):
     with pytest.raises(kind, match=str(cause).partition("\n")[0]) as raised:
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
+    assert ("test_cuda_graph.py: raise cause" in str(raised.value)) is (kind is Unsupported)
     # its memory is free; dropout goes on in the next run
     assert device.calls[-2:] == ["reset", "generator new"]

@@ -9,9 +9,11 @@ from small_training import CPU, MODES, compute_loss, make_record, make_trainer, 
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.precision import (
+    FP32_SWITCHES,
     PRECISIONS,
     cast_model,
     check_supported,
+    read_switch,
     set_fp32_precision,
 )
 from mixed_precision_study.train.step import describe_trainer
@@ -20,7 +22,8 @@ from mixed_precision_study.train.step import describe_trainer
 @pytest.mark.parametrize("precision", MODES)
 def test_the_switches_are_set_and_read_back(precision):
     wanted = "tf32" if precision == "tf32" else "ieee"
-    assert set_fp32_precision(precision) == {"matmul": wanted, "conv": wanted, "rnn": wanted}
+    set_fp32_precision(precision)
+    assert {read_switch(line) for line in FP32_SWITCHES.values()} == {wanted}
     assert torch.backends.cudnn.conv.fp32_precision == wanted
     # torch.compile reads the older flag
     assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")
