@@ -144,10 +144,8 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
 
 def sheet_of(drawings: list[str], columns: int) -> str:
     """Return drawings of drawing_of() as one SVG file in rows of `columns`, which follows dark pages by itself."""
-    sizes = [
-        [float(side) for side in re.search(r'viewBox="0 0 (\S+) (\S+)"', one).groups()]
-        for one in drawings
-    ]
+    boxes = re.compile(r'viewBox="0 0 (\S+) (\S+)"')
+    sizes = [[float(side) for side in boxes.findall(one)[0]] for one in drawings]
     gap = 72 * GAP  # points, as the drawings have them
     wide = max(width for width, _ in sizes) + gap
     body, top = "", 0.0

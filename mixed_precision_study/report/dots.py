@@ -5,6 +5,7 @@ A bar would begin at zero, where no ratio can be, so that a gain of 2% would loo
 
 import math
 import textwrap
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -124,7 +125,7 @@ def prepare(axes: Axes, limits: tuple[float, float]) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def draw_dot(axes: Axes, dot, place: float) -> None:
+def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     """Draw a ratio with its interval and its number; a range of hosts is paler than an interval."""
     colour = dot.colour
     if pd.notna(dot.low):
