@@ -206,6 +206,7 @@ RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layo
         ("eval_batches", {"eval_batches": (one for one in BATCHES)}),
         ("eval_batches", {"eval_batches": []}),
         ("0 samples", {"batches": [(torch.zeros(0, 16), torch.zeros(0, 1))]}),
+        ("batch 4 has 0", {"batches": [*BATCHES, (torch.zeros(0, 16), torch.zeros(0, 1))]}),
         ("holds itself", {"batches": [holds_itself()]}),
         (r"batch\[0\] is a nested", {"batches": [(RAGGED, LABELS)]}),
         ("execution", {"execution": []}),

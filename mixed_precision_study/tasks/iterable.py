@@ -138,7 +138,7 @@ class IterableData(TrainingData):
         try:
             for number, parts in enumerate(itertools.islice(steps, limit or None)):
                 parts = Parts(mapped(part, self.moved, is_leaf=is_numbers) for part in parts)
-                found.append((0, 0) if epoch is None else self.count(parts))
+                found.append((0, 0) if epoch is None else self.count(parts, number))
                 seeds_gpu = on_gpu and (self.seeds_gpu or number == 0)
                 seed_all(self.seed, epoch or 0, number, on_gpu=seeds_gpu)
                 yield parts if accumulate > 1 else parts[0]
@@ -147,9 +147,14 @@ class IterableData(TrainingData):
             set_random_state(before)
         self.check_same(epoch, found)
 
-    def count(self, parts: Parts) -> tuple[int, int]:
+    def count(self, parts: Parts, number: int) -> tuple[int, int]:
         """Return a hash of all shapes in a step, and its samples."""
         sizes = [sizes_in(part) for part in parts]
+        for one in sizes:
+            if not any(size for (_, axis), (_, size) in one.items() if type(axis) is torch.dtype):
+                raise UserError(
+                    f"batch {number} has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
+                )
         if self.place is None:
             of_loader = getattr(self.batches, "batch_size", None)
             self.place, self.size = counted_place(sizes[0], self.size, of_loader)
@@ -266,8 +271,8 @@ def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
 def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict[tuple, tuple]:
     """Return {(path, dimension): (rank, size)} of all tensors and lists in a batch.
 
-    The lower the rank, the likelier the size is the number of samples. A tensor itself has size 1
-    in a dimension that is named after its type, so that a batch of scalars is one sample.
+    The lower the rank, the likelier the size is the number of samples. A tensor with numbers
+    in it has size 1 in a dimension that is named after its type, so that a batch of scalars is one sample.
     """
     sizes = {}
     if isinstance(batch, list):
@@ -283,7 +288,7 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
                 raise UserError(
                     f"{place} is a nested tensor, so give its values() and offsets() instead."
                 )
-            sizes[place, part.dtype] = OTHERS, 1
+            sizes[place, part.dtype] = OTHERS, min(1, part.numel())
             part = tuple(part.shape)
         if type(part) is tuple:  # or how many of the packed sequences have a first, a second entry
             for dimension, size in enumerate(part):
@@ -297,11 +302,8 @@ def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tup
     They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the likeliest sizes.
     """
     ranked = sorted(sizes.items(), key=lambda one: one[1][0])
-    likely = [size for rank, size in sizes.values() if rank == ranked[0][1][0] and size]
-    if not likely:
-        raise UserError(
-            "a batch has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
-        )
+    likeliest = next(rank for _, (rank, size) in ranked if size)
+    likely = [size for rank, size in sizes.values() if size and rank == likeliest]
     first_sizes = [size for rank, size in sizes.values() if rank != OTHERS]
     size = wanted or (of_loader if of_loader in first_sizes else statistics.mode(likely))
     places = {size: place for place, (_, size) in reversed(ranked)}

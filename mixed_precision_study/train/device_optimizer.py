@@ -31,6 +31,8 @@ class DeviceOptimizer:
 
     lacking: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    # of a subclass: update(group, columns, found_inf) updates columns of weights, gradients and each buffer
+    update: Any
 
     def __init__(self, groups: list[dict], stochastic: bool):
         if any(group[name] for group in groups for name in self.lacking):
@@ -95,10 +97,6 @@ class DeviceOptimizer:
             if self.stochastic:
                 values = [rounded_at_random(value) for value in values]
             torch._foreach_copy_(columns[place], values)
-
-    def update(self, group: dict, columns: list[list], found_inf: Any) -> None:
-        """Update columns of weights, gradients and each buffer by the settings of their group."""
-        raise NotImplementedError
 
 
 class DeviceSGD(DeviceOptimizer):

@@ -233,7 +233,7 @@ class LossMeter:
 
     def __init__(self, trainer: Trainer, room: int = 4096):
         self.trainer = trainer
-        self.outcome = trainer.captured.outcome if trainer.captured else None
+        self.outcome = getattr(trainer.captured, "outcome", None)  # of a graph
         self.updates = trainer.updates
         self.count = 0
         self.blocks = [torch.zeros(room, 2, device=trainer.device)]
