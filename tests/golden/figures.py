@@ -92,9 +92,7 @@ def key_of(own, base, names):
 def quality_of(report, names):
     """Yield each last metric beside that of fp32, and each training loss beside that of the next simpler mode."""
     for row in report.quality.to_dict("records"):
-        sides = [
-            report.runs(row["comparison"], name, ok=False) for name in (row["precision"], "fp32")
-        ]
+        sides = [report.runs(row["comparison"], row[side], ok=False) for side in ("arm", "base")]
         yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
     for family in growth.families_of(report):
         for row in growth.pairs_of(report, family).dropna(subset="above").itertuples():
