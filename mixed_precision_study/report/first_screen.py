@@ -43,24 +43,34 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
     if best.empty or amp.empty:
         return nothing_compared(tables), ""
-    ways = [
-        way
-        for way in dict.fromkeys(bars.way)
-        if set(bars[bars.way == way].model) == set(bars.model)
-    ]
-    way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
+    way = way_of_title(best, bars)
     # TF32 where it was run
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
+    text = said_of_ratios(tables, shown)
+    models = list(shown.model.map(bare).unique())
+    if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
+        text += f" ({listed(models, 'and')})"
+    text = ", ".join(filter(None, (in_way(way), text)))
+    return text[0].upper() + text[1:], way
+
+
+def way_of_title(best: pd.DataFrame, bars: pd.DataFrame) -> str:
+    """Return the way of most cards, if every model ran in it, else the first in which every model ran."""
+    models = bars.groupby("way", sort=False).model.nunique()
+    ways = list(models.index[models == bars.model.nunique()])
+    usual = best.way.mode()[0]
+    return usual if usual in ways or not ways else ways[0]
+
+
+def said_of_ratios(tables: Tables, shown: pd.DataFrame) -> str:
+    """Return how many times as fast each compared arm trains as its base, over the bars of one way."""
     arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
     ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
     base = tables.called(shown.baseline.iloc[0])
     text = f"{tables.called(arms[0])} trains {ratios[0]} times as fast as {base}"
     for arm, ratio in zip(arms[1:], ratios[1:], strict=True):
         text += f", and {tables.called(arm)} {ratio} times"
-    if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
-        text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
-    text = ", ".join(filter(None, (in_way(way), text)))
-    return text[0].upper() + text[1:], way
+    return text
 
 
 def nothing_compared(tables: Tables) -> str:

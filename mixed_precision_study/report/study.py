@@ -113,20 +113,26 @@ def checked_study(said: Any, where: str) -> Study:
     texts = {key: said.get(key, "") for key in ("name", "description")}
     wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
     wrong += [key for key, value in show.items() if not can_show(key, value)]
-    axis, base = said.get("axis", PRECISION), said.get("base")
-    wrong += [] if usable(axis) else ["axis"]
-    wrong += [] if base is None or usable(base) else ["base"]
+    compares = {key: said[key] for key in ("axis", "base") if said.get(key) is not None}
+    wrong += [key for key, value in compares.items() if not usable(value)]
     if wrong:
         raise UserError(
             f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form."
         )
-    if base is None and as_list(axis) != [PRECISION]:
+    study = Study(texts["name"], texts["description"], show, **compares)
+    check_base(study, where)
+    return study
+
+
+def check_base(study: Study, where: str) -> None:
+    """Raise UserError where a study has an axis without a base, or not a value of it for each setting."""
+    settings = as_list(study.axis)
+    if study.base is None and settings != [PRECISION]:
         raise UserError(
             f"{where} has an `axis` without the `base` that its arms are compared with."
         )
-    if base is not None and len(as_list(base)) != len(as_list(axis)):
+    if study.base is not None and len(as_list(study.base)) != len(settings):
         raise UserError(f"{where} needs as many values of `base` as its `axis` has settings.")
-    return Study(texts["name"], texts["description"], show, axis, base)
 
 
 def usable(value: Any) -> bool:

@@ -88,7 +88,7 @@ def load_studies(path: Path) -> dict[str, dict]:
             said.setdefault("interleaved", True)
         study = checked_study(said, where)
         if study.base is not None:
-            check_base(form, as_list(study.base), where)
+            check_values(form, as_list(study.base), where)
         found[form.name] = said | {"about": study._asdict()}
     return found
 
@@ -101,7 +101,7 @@ def first_arm(form: StudyForm) -> list | None:
     return None
 
 
-def check_base(form: StudyForm, base: list, where: str) -> None:
+def check_values(form: StudyForm, base: list, where: str) -> None:
     """Raise UserError where no run of a study can have the base that it names, because then nothing is compared."""
     for name, value in zip(as_list(form.axis), base, strict=True):
         parameter = "precisions" if name == PRECISION else name
