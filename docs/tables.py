@@ -181,7 +181,7 @@ def fields_list(path):
 
 
 def columns_list():
-    """Return the list of the columns of ratios.csv, from the lines "name, name: meaning" of what makes them."""
+    """Return the columns of ratios.csv, from the lines "name, name: meaning" of their makers."""
     lines = []
     for maker, begin in MAKERS:
         key = re.compile(r"^(\w+(?:, \w+)*): (.+(?:\n +.+)*)", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What an arm gains: two groups of trainings that differ in named settings alone are set side by side."""
+"""What an arm gains: two groups of trainings that differ in named settings alone."""
 
 import statistics
 
@@ -20,15 +20,15 @@ JOULES = "joules_per_1000_samples"
 
 
 def compared(own: list[dict], base: list[dict]) -> dict | None:
-    """Return what the ok runs of an arm are beside those of its base, or None where one of them has none.
+    """Return what the ok runs of an arm are beside those of its base, or None without both.
 
     The keys are those of paired_ratio(), and:
 
     outcome: what the ratio allows to say, see judge()
-    saved: share of the base's peak of memory that is not needed, below 0 where more is; None where unknown
+    saved: share of the base's peak of memory that is not needed; below 0 where more is
     energy: share of the base's joules, see energy_share()
 
-    Beside these, `quality` is how far the last metric is from the base's, see quality_difference(), or None.
+    Beside these, `quality` is the quality_difference() from the base, or None.
     """
     found = ratio_between(own, base)
     if found is None:
@@ -45,7 +45,7 @@ def compared(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
-    """Return the ratio of two lists of ok runs, by their mean epochs where no run has a counterpart."""
+    """Return the ratio of two lists of ok runs, by mean epochs where there is no pair."""
     if not own or not base:
         return None
     if found := paired_ratio(paired_runs(own, base)):
@@ -55,9 +55,10 @@ def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def over_hosts(own: list[dict], base: list[dict]) -> dict:
-    """Return how many times as fast CUDA graphs are as eager runs on three other hosts or more, else nothing.
+    """Return how many times as fast CUDA graphs are as eager runs on three hosts or more, else {}.
 
-    A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
+    A graph repeats within 3% on any host and eager times belong to theirs, so the ratio is the
+    median of the hosts.
     """
     hosts = dict.fromkeys(map(host_of, base))
     eager = (base[0]["settings"].get("execution") or "eager") == "eager"
@@ -77,7 +78,7 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict:
 
 
 def peak_gib(record: dict) -> float | None:
-    """Return the peak of PyTorch's memory in GiB, less the data set that lies on the device, or None if unknown."""
+    """Return the peak of PyTorch's memory in GiB without the data set, or None if unknown."""
     if record["peak_allocated_mib"] is None:
         return None
     return (record["peak_allocated_mib"] - (record["data_on_device_mib"] or 0)) / 1024
@@ -90,7 +91,7 @@ def memory_saved(own: list[dict], base: list[dict]) -> float | None:
 
 
 def energy_share(own: list[dict], base: list[dict]) -> float | None:
-    """Return the share of the base's joules: the geometric mean of pairs, as cards differ, else of medians."""
+    """Return the share of the base's joules: the mean of pairs, as cards differ, else of medians."""
     mine, theirs = (fairly_timed([run for run in runs if run[JOULES]]) for runs in (own, base))
     if not mine or not theirs:
         return None
@@ -101,7 +102,7 @@ def energy_share(own: list[dict], base: list[dict]) -> float | None:
 
 
 def quality_beside(own: list[dict], base: list[dict]) -> dict | None:
-    """Return the quality_difference() of the runs of an arm, or None without a metric or a common seed."""
+    """Return the quality_difference() of an arm, or None without a metric or a common seed."""
     named = next((run for run in (*base, *own) if run["metric_name"]), None)
     if not named:
         return None

@@ -1,4 +1,4 @@
-"""An axis: which settings tell the arms of a comparison apart, and which arm is compared with which."""
+"""An axis: which settings tell arms apart, and which arm is compared with which."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,8 @@ class Axis(NamedTuple):
     def rest_of(self, record: dict) -> tuple:
         """Return what must be equal before two arms are compared, as (name, JSON) pairs.
 
-        Other settings make another model, optimizer or batches of one's own, so there their hashes may differ.
+        Other settings make another model, optimizer or batches of one's own, so there the
+        hashes of these may differ.
         """
         key = dict(comparison_key(record)) | {PRECISION: json.dumps(record["precision"])}
         if self.settings != (PRECISION,):
@@ -46,7 +47,7 @@ class Axis(NamedTuple):
         return tuple(item for item in key.items() if item[0] not in self.settings)
 
     def pairs(self, arms: list[str]) -> list[tuple[str, str]]:
-        """Return [(arm, base)] of arms in their order, each with every base that comes before it."""
+        """Return [(arm, base)] in the order of arms, each with every base that comes before it."""
         return [
             (arm, base)
             for place, arm in enumerate(arms)
@@ -55,7 +56,7 @@ class Axis(NamedTuple):
         ]
 
     def simpler_arms(self, arm: str, known: Iterable[str]) -> list[str]:
-        """Return the next simpler arms of those that are `known`; where one is not, its own simpler ones count."""
+        """Return the next simpler arms that are `known`; of one that is not, its own simpler ones."""
         near = self.simpler.get(arm, () if arm in self.bases else self.bases[:1])
         if found := [one for one in near if one in known]:
             return found

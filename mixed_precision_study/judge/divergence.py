@@ -45,9 +45,10 @@ def gain_over_chance(record: dict) -> float | None:
 def gain_to_expect(
     gains: dict[str, list[float]], bases: Iterable[str] = BASES
 ) -> tuple[float, str] | None:
-    """Return (gain over chance, arm) that runs are judged by, of {arm: gains}; None where none has learned.
+    """Return (gain over chance, arm) that runs are judged by; None where none has learned.
 
-    It is the median of the first base, if that has learned. Else it is the best, which must have learned clearly then.
+    It is the median of the first base, if that has learned. Else it is the best, which must
+    have learned clearly then. `gains` are {arm: its gains}.
     """
     middle = {arm: median(found) for arm, found in gains.items() if found}
     baseline = next((arm for arm in bases if arm in middle), None)
@@ -82,7 +83,9 @@ def find_diverged(
     bases: Iterable[str] = BASES,
     others: str = "another precision",
 ) -> dict[str, str]:
-    """Return {run_id: reason} of the ok runs that did not train, where most steps were skipped or `others` learned.
+    """Return {run_id: reason} of the ok runs that did not train.
+
+    Most of their steps were skipped, or they learned nothing where `others` did.
 
     A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump does not count.
     """

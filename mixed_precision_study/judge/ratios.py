@@ -169,7 +169,7 @@ def is_graph(record: dict) -> bool:
 
 
 def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
-    """Return the mean of pairs with their ratios, its interval, and the ends and numbers of processes and hosts."""
+    """Return the mean of ratios, its interval, the ends, and numbers of processes and hosts."""
     logarithms = by_process(ratios)
     by_host: dict[object, list] = {}
     for pair, one in ratios:

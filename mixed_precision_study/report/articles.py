@@ -72,7 +72,7 @@ def section(tables: Tables) -> Section:
 
 
 def add_times(section: Section, times: pd.DataFrame) -> None:
-    """Add the chart of the speed-ups over fp32, and a sentence for each article. The title is how many hold."""
+    """Add the chart of speed-ups over fp32 and a sentence for each article; the title says how many hold."""
     times = times.assign(
         own=times["first"].str["ratio"],
         name=times["first"].str["name"],
@@ -106,8 +106,10 @@ def held(theirs: float, ours: dict) -> str:
 
 
 def change_of(quantity: str, value: Any, base: Any) -> Any:
-    """Return what a value says beside that of its baseline: a time is told as times as fast, an accuracy or a loss as
-    the difference, all else as the ratio. A value without a baseline stands as it is."""
+    """Return what a value says beside that of its baseline; without one it stands as it is.
+
+    A time is told as times as fast, an accuracy or a loss as the difference, all else as the ratio.
+    """
     if pd.isna(base):
         return value
     if re.search("accuracy|loss", quantity):
@@ -177,7 +179,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
 
 
 def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
-    """Return the runs here of a published figure's baseline, on the card of a comparison; none where it has none."""
+    """Return the runs here of a published figure's baseline, on the card of a comparison."""
     if pd.isna(row.baseline):
         return []
     numbers = [number]
@@ -192,7 +194,7 @@ def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
 
 
 def beside(tables: Tables, row: Any, own: list[dict], base: list[dict]) -> dict[str, Any]:
-    """Return what compared() says of a published time, else `value` and `base`; and their `change`. Or nothing.
+    """Return what compared() says of a time, else `value` and `base`; and the `change`. Or {}.
 
     The seconds of another card say nothing without a baseline.
     """

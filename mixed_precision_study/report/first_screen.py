@@ -55,7 +55,7 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
 
 
 def way_of_title(best: pd.DataFrame, bars: pd.DataFrame) -> str:
-    """Return the way of most cards, if every model ran in it, else the first in which every model ran."""
+    """Return the way of most cards if every model ran in it, else the first of such ways."""
     models = bars.groupby("way", sort=False).model.nunique()
     ways = list(models.index[models == bars.model.nunique()])
     usual = best.way.mode()[0]
@@ -63,7 +63,7 @@ def way_of_title(best: pd.DataFrame, bars: pd.DataFrame) -> str:
 
 
 def said_of_ratios(tables: Tables, shown: pd.DataFrame) -> str:
-    """Return how many times as fast each compared arm trains as its base, over the bars of one way."""
+    """Return how many times as fast each compared arm is as its base, over bars of one way."""
     arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
     ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
     base = tables.called(shown.baseline.iloc[0])

@@ -118,7 +118,7 @@ def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return what compared() says of `after` over `before`, which differ in one setting, but no ladder's steps."""
+    """Return what compared() says of `after` over `before`, unless they are a ladder's steps."""
     climbed = set(zip(steps.comparison, steps.arm, strict=True)) if len(steps) else set()
     rows = []
     for before, after, arm, added in one_setting_apart(tables):
@@ -140,7 +140,7 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
-    """Yield (comparison before, after, arm, what is added) of ways, each beside the next simpler one that was run."""
+    """Yield (comparison before, after, arm, what is added) of ways and the next simpler ones."""
     for setting, usual in USUAL_WAY.items():
         axis = Axis((setting,), (arm_named([usual]),), BOTH)
         for _, family in alike(tables.comparisons, setting):

@@ -60,7 +60,7 @@ def two(numbers: pd.Series) -> pd.Series:
 
 
 def is_beside(tables: Tables, path: str) -> bool:
-    """Return whether a record is a file below the folder of the report; none in an archive can be linked to."""
+    """Return whether a record is a file below the report's folder, so that it can be linked to."""
     return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
 
 

@@ -140,7 +140,7 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
 
 
 def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, float]:
-    """Return {arm: its largest distance from the base in late epochs, as a share of the fall of the base's loss}."""
+    """Return {arm: its largest distance from the base in late epochs / the fall of the base's loss}."""
     base = curves.pop(first, {})
     epochs = sorted(set(base).union(*curves.values()))
     fall = max(base.values(), default=0) - min(base.values(), default=0)

@@ -104,7 +104,7 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
 
 
 def checked_study(said: Any, where: str) -> Study:
-    """Return the study of a mapping with name, description, show, axis and base. Raise UserError where it is wrong."""
+    """Return the study of a mapping, see Study. Raise UserError at the first that is wrong."""
     show = said.get("show", {}) if isinstance(said, dict) else None
     if not isinstance(show, dict):
         raise UserError(
@@ -125,7 +125,7 @@ def checked_study(said: Any, where: str) -> Study:
 
 
 def check_base(study: Study, where: str) -> None:
-    """Raise UserError where a study has an axis without a base, or not a value of it for each setting."""
+    """Raise UserError where an axis has no base, or a base lacks a value for a setting."""
     settings = as_list(study.axis)
     if study.base is None and settings != [PRECISION]:
         raise UserError(

@@ -114,7 +114,7 @@ class Tables:
 
     @cached_property
     def arms(self) -> dict[str, tuple[str, str]]:
-        """{arm: (short name, colour)} in the order of every table and chart: bases, known names, then others."""
+        """{arm: (short name, colour)} in the order of every table and chart: bases come first."""
         found = set(self.trainings.arm)
         named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=by_size)))
         known = [arm for arm in named if arm in found]
@@ -130,7 +130,7 @@ class Tables:
 
     @property
     def compared_arms(self) -> list[str]:
-        """The arms that titles speak of: where precisions are compared as usual AMP, else all but a base."""
+        """The arms that titles speak of: AMP where precisions are compared, else all but a base."""
         usual = self.axis == PRECISIONS
         return [arm for arm in self.arms if (arm in AMP if usual else arm not in self.axis.bases)]
 
@@ -169,7 +169,7 @@ class Tables:
 
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
-        """{(comparison, arm): rows of `trainings`}, made once because every section asks for them."""
+        """{(comparison, arm): rows of `trainings`}, made once, as every section asks."""
         found: dict[tuple[int, str], list[dict]] = {}
         for row in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
             found.setdefault((row["comparison"], row["arm"]), []).append(row)
@@ -177,7 +177,7 @@ class Tables:
 
     @cached_property
     def bars(self) -> pd.DataFrame:
-        """The rows of bars_of() for all comparisons, made once because five sections ask for them."""
+        """The rows of bars_of() for all comparisons, made once, as five sections ask."""
         keys = ["comparison", "arm"]
         rows = self.trainings[(self.trainings.comparison >= 0) & ~self.trainings.explains]
         timed = rows[rows.timed].astype(dict.fromkeys(FIGURES, float))
@@ -214,12 +214,12 @@ class Tables:
         return found.sort_values(["comparison", "place"], ignore_index=True)
 
     def base_in(self, comparison: int) -> str:
-        """Return the fair base of a comparison: the last of the axis that was run, else the first."""
+        """Return the fair base of a comparison: the last that was run, else the first."""
         found = [base for base in self.axis.bases if self.runs(comparison, base)]
         return found[-1] if found else self.axis.bases[0]
 
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
-        """Return compared() for two lists of ok runs, which is worked out once for each two lists."""
+        """Return compared() for two lists of ok runs, worked out once for each two lists."""
         sides = tuple(tuple(map(id, runs)) for runs in (own, base))
         if sides not in self.asked:
             self.asked[sides] = compared(own, base)
@@ -338,7 +338,7 @@ def arms_in(records: Iterable[dict], axis: Axis) -> dict[str, list[dict]]:
 
 
 def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
-    """Mark runs beside the other steps of a ladder, each a comparison in which no other precision may have learned."""
+    """Mark runs beside other steps of a ladder, as in their own no other arm may have learned."""
     members: dict[str, list[dict]] = {}
     for runs in groups:
         timed = [one for one in runs if not is_explanation(one)]
@@ -382,7 +382,7 @@ def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
-    """Return the base runs lent to a comparison with stochastic rounding, which concerns bf16_true alone."""
+    """Return the base runs lent to stochastic rounding, which concerns bf16_true alone."""
     by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []
     for number, runs in enumerate(groups):
@@ -496,7 +496,7 @@ def device_name(record: dict) -> str:
 
 
 def ratios_of(tables: Tables) -> pd.DataFrame:
-    """Return the table `ratios`, which is written as ratios.csv with what compared() says, and these keys.
+    """Return the table `ratios`, written as ratios.csv: what compared() says, and these keys.
 
     comparison: number of the set of runs in which only the arm, the seed and the repetition differ
     precision, baseline: the precision of the arm and that of its base
@@ -529,7 +529,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
 
 
 def corrected(p_values: pd.Series) -> pd.Series:
-    """Return of each p value whether it stands beside the others, where there are many; true where it is not known."""
+    """Return of each p value whether it stands among many others; true where it is unknown."""
     stands = pd.Series(True, p_values.index)
     known = p_values.dropna()
     if len(known) > MANY_RATIOS:
@@ -563,10 +563,11 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
 
 
 def quality_of(tables: Tables) -> pd.DataFrame:
-    """Return the table `quality`, of which ratios.csv has quality_difference() over the first base, and these keys.
+    """Return the table `quality`: quality_difference() over the first base, and these keys.
 
     better: whether a higher or a lower metric is the better one
-    diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the others are a selection
+    diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the
+        others are a selection
     usable: whether the arm may be recommended: no quality is lost beyond the margin
     """
     rows = []
@@ -591,7 +592,7 @@ def quality_of(tables: Tables) -> pd.DataFrame:
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
-    """Return a row for each arm of some comparisons, in their order: seconds of an epoch, GiB, status and ratio.
+    """Return a row for each arm of some comparisons, in their order: seconds, GiB, status, ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and seconds_high are
     the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where no run was in TF32.

@@ -94,7 +94,7 @@ def load_studies(path: Path) -> dict[str, dict]:
 
 
 def first_arm(form: StudyForm) -> list | None:
-    """Return the first value that a study sweeps of each setting on its axis, or None where it sweeps none."""
+    """Return the first value that a study sweeps of each setting on its axis, or None."""
     for entry in form.runs:
         if all(name in entry.sweep for name in as_list(form.axis)):
             return [entry.sweep[name][0] for name in as_list(form.axis)]
@@ -102,7 +102,7 @@ def first_arm(form: StudyForm) -> list | None:
 
 
 def check_values(form: StudyForm, base: list, where: str) -> None:
-    """Raise UserError where no run of a study can have the base that it names, because then nothing is compared."""
+    """Raise UserError where no run can have the base, because then nothing is compared."""
     for name, value in zip(as_list(form.axis), base, strict=True):
         parameter = "precisions" if name == PRECISION else name
         given = [{**entry.parameters, **entry.sweep}.get(parameter) for entry in form.runs]

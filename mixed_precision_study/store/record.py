@@ -484,7 +484,7 @@ def save_record(record: RunRecord, path: str | Path) -> None:
 
 
 def given_study() -> dict | None:
-    """Return what the study that run_all.py runs says of itself, and None in a notebook run by hand."""
+    """Return what the study of run_all.py says of itself, None in a notebook run by hand."""
     return json.loads(os.environ.get(STUDY_ENV, "null"))
 
 

@@ -1,4 +1,4 @@
-"""A study whose arms are no precisions: it needs nothing but `axis` and `base` in its study.yaml."""
+"""A study whose arms are no precisions needs nothing but `axis` and `base` in study.yaml."""
 
 import csv
 import io
