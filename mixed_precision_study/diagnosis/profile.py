@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.profiler import profile
 
 from ..explain.profile import read_kernels
+from .flops import dtype_of, flops_of, is_product
 from .mistakes import PACKAGE, SCALER, Diagnosis, name_of
 
 END_OF_STEP = "## end of a step ##"
@@ -25,8 +27,6 @@ TORCH, OWN, STANDARD = (
 # they wait on their own
 PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
-# names begin so
-PRODUCTS = r"aten::(mm|addmm|bmm|baddbmm|_scaled_|conv|_cudnn_rnn|mkldnn_rnn|_thnn_fused_lstm)"
 
 
 def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
@@ -34,7 +34,7 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
 
     A step with five times as much work as the median does not count, because it evaluates or saves something.
     """
-    seen.timed, seen.step_ms, seen.slowest_ms = len(times), median(times), max(times)
+    seen.timed, seen.step_ms = len(times), median(times)
     usual = [
         pair
         for pair in zip(times, waits, strict=True)
@@ -55,9 +55,7 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     users = os.environ.get("TEARDOWN_CUPTI")
     # or CUPTI slows all later launches (pytorch issue 144455)
     os.environ["TEARDOWN_CUPTI"] = users or "1"
-    with profile(
-        record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True
-    ) as profiler:
+    with profile(record_shapes=True, with_stack=stacks, acc_events=True) as profiler:
         yield
         if gpu:
             torch.cuda.synchronize()
@@ -73,27 +71,38 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
         for event in events
         if "CUDA" in str(event.device_type()) and event.name() not in names
     ]
-    kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     ends = [event for event in on_host if event.name() == END_OF_STEP]
     seen.watched = len(ends)
+    seen.flops, seen.uncounted = {}, set()
     read_operations(seen, on_host)
-    if not kernels or not ends or not seen.step_ms:
-        return
+    kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
+    if kernels and ends and seen.step_ms:
+        read_device(seen, kernels, len(ends))
+        read_waits(seen, on_host, ends, results)
+
+
+def read_device(seen: Diagnosis, kernels: list[tuple[str, int, int]], steps: int) -> None:
+    """Note the kernels, and the copies from memory that is not pinned."""
     found = SimpleNamespace(step_ms_median=seen.step_ms)
-    read_kernels(found, kernels, len(ends))
+    read_kernels(found, kernels, steps)
     seen.kernels = vars(found)
+    # products of a compiler
+    seen.uncounted |= {name for name, _, _ in kernels if "triton_tem" in name}
     pageable = [duration for name, _, duration in kernels if "HtoD" in name and "Pageable" in name]
-    seen.pageable_ms = sum(pageable) / 1e6 / len(ends)
+    seen.pageable_ms = sum(pageable) / 1e6 / steps
+
+
+def read_waits(seen: Diagnosis, on_host: list, ends: list, results: Any) -> None:
+    """Note the places in which the thread that trains waits for the GPU in every step."""
     thread = ends[0].start_thread_id()
     waits = [
         event for event in on_host if event.name() in WAITS and event.start_thread_id() == thread
     ]
     calls = [event for event in results.experimental_event_tree() if event.start_tid == thread]
-    moments = [event.start_ns() + event.duration_ns() // 2 for event in waits]
-    places = {
-        (sum(end.start_ns() < moment for end in ends), place_of(calls, moment))
-        for moment in moments
-    }
+    places = set()
+    for wait in waits:
+        moment = wait.start_ns() + wait.duration_ns() // 2
+        places.add((sum(end.start_ns() < moment for end in ends), place_of(calls, moment)))
     counts = Counter(place for _, place in places if place)
     seen.reads = sorted(place for place, steps in counts.items() if steps >= len(ends))
 
@@ -110,8 +119,36 @@ def place_of(calls: list, moment: int) -> str | None:
     None where no line of Python is known, and for an upload, whose wait is that for memory that is not pinned, unless
     torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the line of the last call before it.
     """
-    lines: list[tuple[str, str, int]] = []  # ("" or "after ", file, line), the innermost last
-    library, uploads = "", False
+    lines, uploads = lines_at(calls, moment)
+    library = ""
+    for word, file, line in reversed(lines):
+        if file.endswith("grad_scaler.py") and not library:
+            return SCALER
+        if file.startswith(OWN) and not word and not library:
+            return None  # a look of the watch itself
+        found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
+        if is_passed(file, bool(found), bool(library)):
+            continue
+        if uploads and not library and not file.startswith(INNER[0]):
+            return None
+        path = Path(file)
+        name = f"line {line} of a cell" if path.stem.isdigit() else f"{word}{path.name}:{line}"
+        if not found:
+            return f"{library}, called at {name}" if library else name
+        library = library or f"{name}{PACKAGE}{found[1]}"
+    return library or None
+
+
+def is_passed(file: str, is_installed: bool, in_library: bool) -> bool:
+    """Return whether a line belongs to PyTorch, Python or this package, and so is not the place that waits."""
+    inside = file.startswith(TORCH) and (in_library or not file.startswith(INNER))
+    return inside or file.startswith((OWN, "<") if is_installed else (OWN, "<", STANDARD))
+
+
+def lines_at(calls: list, moment: int) -> tuple[list[tuple[str, str, int]], bool]:
+    """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and whether one uploads."""
+    lines: list[tuple[str, str, int]] = []
+    uploads = False
     while calls:
         begun = [call for call in calls if call.start_time_ns <= moment]
         inside = [call for call in begun if moment <= call.end_time_ns][-1:]
@@ -127,51 +164,32 @@ def place_of(calls: list, moment: int) -> str | None:
         copies = [call for call in inside if call.name == "aten::copy_"]
         uploads |= any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies)
         calls = inside[0].children if inside else []
-    for word, file, line in reversed(lines):
-        if file.endswith("grad_scaler.py") and not library:
-            return SCALER
-        found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
-        passes = file.startswith(TORCH) and (library or not file.startswith(INNER))
-        if passes or file.startswith((OWN, "<") if found else (OWN, "<", STANDARD)):
-            continue
-        if uploads and not library and not file.startswith(INNER[0]):
-            return None
-        path = Path(file)
-        name = f"line {line} of a cell" if path.stem.isdigit() else f"{word}{path.name}:{line}"
-        if not found:
-            return f"{library}, called at {name}" if library else name
-        library = library or f"{name}{PACKAGE}{found[1]}"
-    return library or None
+    return lines, uploads
 
 
 def read_operations(seen: Diagnosis, events: list) -> None:
-    """Add up the FLOPs of products by operation and type, or 1 where the profiler has none. Events are in order.
+    """Add up the FLOPs of products by operation and type, and note operations whose size is not known.
 
     Autocast calls an operation again, with other types. Only the inner call computes, so it replaces the outer one.
     """
-    # by thread, name, and the outer's end
-    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float]] = {}
+    # by thread, name and outer's end
+    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float | None]] = {}
     outer_until: dict[tuple[int, str], int] = {}
-    backward_until: dict[int, int] = {}  # of each thread
+    steps = [event for event in events if event.name().startswith("Optimizer.step#")]
+    own = [(one.start_thread_id(), one.start_ns(), one.end_ns()) for one in steps]
     for event in events:
-        name, thread, dtypes = event.name(), event.start_thread_id(), event.dtypes()
+        name, thread = event.name(), event.start_thread_id()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
-        if name.startswith("autograd::engine::evaluate_function"):
-            backward_until[thread] = max(event.end_ns(), backward_until.get(thread, 0))
-        first = 1 if name in ("aten::addmm", "aten::baddbmm") else 0  # factor
-        kind = (
-            dtypes[first].removeprefix("c10::").lower()
-            if re.match(PRODUCTS, name) and len(dtypes) > first
-            else ""
-        )
-        # the profiler says "float" and "half"
-        if "float" not in (dtype := name_of(getattr(torch, kind, ""))):
-            continue
-        if event.start_ns() < backward_until.get(thread, 0):
-            seen.backward_types.add(dtype)
+        if not is_product(event) or "float" not in (
+            dtype := name_of(getattr(torch, dtype_of(event), ""))
+        ):
+            continue  # the profiler says "float" and "half"
+        if any(its == thread and start <= event.start_ns() < end for its, start, end in own):
+            continue  # an optimizer's own products, as in Muon
         if event.start_ns() >= outer_until.get((thread, name), 0):
             outer_until[thread, name] = event.end_ns()
         key = (name.removeprefix("aten::"), dtype)
-        computed[thread, name, outer_until[thread, name]] = key, max(1.0, float(event.flops()))
+        computed[thread, name, outer_until[thread, name]] = key, flops_of(event)
     for key, flops in computed.values():
-        seen.flops[key] = seen.flops.get(key, 0.0) + flops
+        seen.flops[key] = seen.flops.get(key, 0.0) + (flops or 0.0)
+        seen.uncounted |= {key[0]} if flops is None else set()
