@@ -20,7 +20,7 @@ def is_product(event: Any) -> bool:
 
 def flops_of(event: Any) -> float | None:
     """Return the FLOPs that PyTorch counts for a product, None where it has no formula or the shapes do not tell."""
-    name = event.name().removeprefix("aten::")
+    name = event.name().removeprefix("aten::").replace("_for_cpu", "")
     try:
         count, operation = (
             flop_registry[getattr(torch.ops.aten, name)],

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .graph import HALF, Path, Reading, same
+from .graph import HALF, Path, same
 from .mistakes import name_of
 
 # they keep small updates
@@ -79,7 +79,6 @@ class Ledger:
         self.factors: set[float] = set()  # all that multiplies a loss, of each path
         # the share of each gradient that float16 holds with fewer digits
         self.tiny: list[float] = []
-        self.casts: dict[Any, int] = {}  # the steps that were taken before each cast of a weight
         self.scalers: dict[int, Any] = {}
         # (16-bit weight, its numbers, where it has a gradient)
         self.kept: list[tuple[torch.Tensor, ...]] = []
@@ -99,14 +98,13 @@ class Ledger:
             self.entries = []
         return self.is_clear
 
-    def receive(self, reading: Reading, is_mixed: bool) -> None:
+    def receive(self, found: dict[int, set[Path]], casts: list, is_mixed: bool) -> None:
         """Note a backward() that was looked at. is_mixed: update() came before it without a step."""
-        for node, weight in reading.casts.items():
+        for metadata, weight in casts:
             if weight in self.ids:
-                self.is_stale |= self.steps >= self.casts.setdefault(node, self.steps) + 2
-        paths = set().union(
-            *(paths for weight, paths in reading.paths.items() if weight in self.ids)
-        )
+                first = metadata.setdefault("diagnose(): steps before", self.steps)
+                self.is_stale |= self.steps >= first + 2
+        paths = set().union(*(its for weight, its in found.items() if weight in self.ids))
         if paths:
             self.cleared.append(self.is_clear)
             self.entries.append((paths, []))

@@ -30,7 +30,7 @@ from torch.utils.data import dataloader
 from ..explain.profile import tensors_in
 from ..measure.timing import StepClock
 from ..parameters import UserError, error_line
-from .graph import Reading, read_graph
+from .graph import Backward, mark
 from .ledger import Ledger
 from .mistakes import Diagnosis, name_of
 from .notes import facts_of, remedy_for
@@ -78,11 +78,13 @@ def told(function: Callable, event: str) -> Callable:
             return function(*args, **kwargs)
         for listener in tuple(LISTENERS):
             listener(event, False, *args, **kwargs)
+        results: list[Any] = []
         try:
-            return function(*args, **kwargs)
+            results.append(function(*args, **kwargs))
+            return results[0]
         finally:
             for listener in tuple(LISTENERS):
-                listener(event, True, *args, **kwargs)
+                listener(event, True, *args, *(results if event == "scale" else ()), **kwargs)
 
     return through
 
@@ -450,18 +452,9 @@ class Watch:
         if ledger is not None and context.o._step_count > 1:  # else it is being made
             ledger.schedule()
 
-    def read(self, losses: Any, gradients: Any) -> Reading:
-        scales = [float(scaler._scale) for scaler in self.scales if scaler._scale is not None]
-        roots = [root for root in losses if isinstance(root, torch.Tensor)]
-        # 1 changes nothing
-        reading = read_graph(roots, gradients, [scale for scale in scales if scale != 1])
-        reading.whole &= len(roots) == len(losses)  # others are edges of a graph
-        return reading
-
-    def begin_backward(self, losses: Any, gradients: Any, *rest: Any) -> None:
+    def begin_backward(self, losses: Any, *rest: Any) -> None:
         if not rest[-1]:  # a call of grad(), whose scaled gradients leave the books
-            if self.is_looked_at:
-                self.leaked |= self.read(losses, gradients).is_scaled()
+            self.leaked |= self.is_looked_at and Backward(losses).is_scaled()
             return
         self.backwards += 1
         if not self.scales:
@@ -472,14 +465,8 @@ class Watch:
             self.unread = self.backwards
         else:
             self.anomaly.append(torch.is_anomaly_enabled())
-            self.reading = reading = self.read(losses, gradients)
-            self.narrow.append(reading.narrow)
-            if self.leaked or not reading.whole:
-                unscaled = {
-                    one: {path for path in paths if path[0]} for one, paths in reading.paths.items()
-                }
-                reading.paths = {one: paths or {((), math.nan)} for one, paths in unscaled.items()}
-            self.leaked |= reading.fills_others and reading.is_scaled()
+            self.reading = Backward(losses)
+            self.reading.listen()
         if self.backwards > KEPT // 2 and not (self.seen.steps or self.by_hand or self.to_skip):
             self.finish()  # nothing is kept without end, where no optimizer of PyTorch steps
 
@@ -492,13 +479,25 @@ class Watch:
         if not args[-1]:
             return
         reading, self.reading = self.reading, None
-        for ledger in self.books() if reading else ():
-            ledger.receive(reading, self.unstepped)
-            if reading.casts and not self.scales and "float16" in self.seen.autocasts:
-                ledger.measure_small()
+        if reading is not None:
+            self.read(reading)
         if self.pending:
             self.pending = False
             self.advance()
+
+    def read(self, reading: Backward) -> None:
+        reading.close()
+        scales = [float(scaler._scale) for scaler in self.scales if scaler._scale is not None]
+        paths = reading.paths([scale for scale in scales if scale != 1])
+        self.narrow.append(reading.narrow())
+        if self.leaked or not reading.is_whole:
+            unscaled = {one: {path for path in found if path[0]} for one, found in paths.items()}
+            paths = {one: found or {((), math.nan)} for one, found in unscaled.items()}
+        self.leaked |= reading.fills_others and reading.is_scaled()
+        for ledger in self.books():
+            ledger.receive(paths, reading.casts, self.unstepped)
+            if not self.scales and "float16" in self.seen.autocasts:
+                ledger.measure_small()
 
     def end_clip(self, weights: Any, limit: Any = None, *_: Any) -> None:
         for ledger in self.books() if self.is_looked_at else ():
@@ -506,6 +505,10 @@ class Watch:
 
     def begin_scale(self, scaler: Any, losses: Any) -> None:
         self.keep_loss(losses)
+
+    def end_scale(self, scaler: Any, losses: Any, result: Any = None) -> None:
+        if self.is_looked_at and scaler._scale is not None:
+            mark(result, float(scaler._scale))
 
     def begin_unscale(self, scaler: Any, optimizer: Any) -> None:
         if self.is_looked_at and not self.depth["scaler_step"]:
