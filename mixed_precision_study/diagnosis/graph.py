@@ -61,8 +61,12 @@ class Backward:
     def __init__(self, losses: Any) -> None:
         # (end, the loss scales above it, the node where its number is read)
         self.ends: set[tuple[Any, tuple[float, ...], Any]] = set()
-        self.casts: list[tuple[dict, int]] = []  # what casts a weight to 16 bits: (metadata, weight)
-        self.fills_others = False  # it fills gradients of tensors that are no weights, as for a cache
+        self.casts: list[
+            tuple[dict, int]
+        ] = []  # what casts a weight to 16 bits: (metadata, weight)
+        self.fills_others = (
+            False  # it fills gradients of tensors that are no weights, as for a cache
+        )
         self.read: dict[Any, tuple] = {}  # (type, least, most) of the gradient that reaches a node
         self.hooks: list[Any] = []
         roots = [loss.grad_fn for loss in losses if isinstance(loss, torch.Tensor)]
@@ -110,7 +114,9 @@ class Backward:
     def number_at(self, place: Any, end: Any) -> float:
         """Return the one number of the gradient there, NaN where there are several or none is known."""
         _, least, most = self.read.get(place, (None, 0.0, 1.0))
-        is_opaque = isinstance(end, torch.autograd.function.BackwardCFunction)  # of a custom function
+        is_opaque = isinstance(
+            end, torch.autograd.function.BackwardCFunction
+        )  # of a custom function
         return abs(float(most)) if bool(least == most) and not is_opaque else math.nan
 
     def paths(self, known: list[float]) -> dict[int, set[Path]]:
@@ -132,7 +138,9 @@ class Backward:
             done.add(step)
             if (weight := getattr(node, "variable", None)) is not None:
                 self.fills_others |= not isinstance(weight, torch.nn.Parameter)
-                hooked = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
+                hooked = weight._backward_hooks or getattr(
+                    weight, "_post_accumulate_grad_hooks", None
+                )
                 found.setdefault(id(weight), set()).add((path[0], math.nan if hooked else path[1]))
             for child, _ in node.next_functions:
                 if node.name() == "ToCopyBackward0" and hasattr(child, "variable"):
@@ -148,4 +156,6 @@ class Backward:
             below = [child.name() for child, _ in end.next_functions[:1] if child]
             if not ROUNDED.match(" ".join([end.name(), *below])):
                 return ""
-        return str(types.pop()).removeprefix("torch.") if len(types) == 1 and types <= {*HALF} else ""
+        return (
+            str(types.pop()).removeprefix("torch.") if len(types) == 1 and types <= {*HALF} else ""
+        )

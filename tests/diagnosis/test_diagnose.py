@@ -3,7 +3,6 @@
 import contextlib
 import cProfile
 import io
-import math
 import os
 import re
 import subprocess
@@ -428,7 +427,7 @@ def test_the_flops_are_those_that_pytorch_counts(name):
     for_cpu = {  # which PyTorch 2.9 does not count, although it runs
         getattr(torch.ops.aten, f"{attention}_for_cpu{pass_}"): flop_registry[
             getattr(torch.ops.aten, f"{attention}{pass_}")
-        ]
+        ].__wrapped__
         for pass_ in ("", "_backward")
     }
     with FlopCounterMode(display=False, custom_mapping=for_cpu) as counter:
