@@ -5,13 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..parameters import UserError
+from .ears import INSTALLED as INSTALLED
+from .ears import LISTENERS as LISTENERS
+from .ears import doors as doors
 from .mistakes import Diagnosis
-from .watch import INSTALLED as INSTALLED
-from .watch import LISTENERS as LISTENERS
-from .watch import LOOKED as LOOKED
-from .watch import WARM_UP as WARM_UP
 from .watch import Watch
-from .watch import doors as doors
 
 
 def diagnose(
@@ -45,5 +43,5 @@ def diagnose(
     with watch as report, contextlib.suppress(StopIteration):
         while not watch.over:
             step()
-            watch.hear("advance", True)
+            watch.safely(watch.advance)
     return report

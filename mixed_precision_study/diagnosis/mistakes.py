@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +24,13 @@ SENTENCES = {
     "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some gradient is inf or NaN"
     " at any scale. Find the first such value by one step in fp32.",
     "scale is 0": "The loss scale{which} is 0, so no gradient can be unscaled. Find the first inf or NaN.",
-    "steps skipped": "The scaler skipped {count} of {due} steps. {how}.",
+    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients are inf or"
+    " NaN. A large init_scale or a small growth_interval skips steps, too.",
     "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule is"
     " ahead of the weights. Step it only where scaler.get_scale() has not fallen.",
     "many scalers": "{count} GradScalers served one optimizer in {due} steps, so the search for the scale begins anew"
     " each time. Make one before the loop.",
-    "lost updates": "{optimizer}: weights are kept in {dtype} alone, and {share:.0%} of the numbers looked at never"
+    "lost updates": "{optimizer}: weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never"
     " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast, or round"
     " stochastically, or keep what is rounded away, as Kahan does.",
     "sums in 16 bits": "The gradients of {count} micro-batches are added up in {dtype}, which rounds each sum. Add them"
@@ -40,12 +41,12 @@ SENTENCES = {
     " weights. Enter autocast once per forward pass.",
     "eps": "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it to 1e-4.",
     "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are divided by the loss"
-    " scale of {scale:g}. Call scaler.scale(loss).backward() for this loss, too.",
+    " scale of {divisor:g}. Call scaler.scale(loss).backward() for this loss, too.",
     "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() and"
     " scaler.step() the same optimizer, and divide by hand no more.",
-    "scaled twice": "The loss is multiplied twice by the loss scale of {scale:g}, and its gradients are divided once."
+    "scaled twice": "The loss is multiplied twice by the loss scale of {divisor:g}, and its gradients are divided once."
     " Call scaler.scale() once.",
-    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {other:g}."
+    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {divisor:g}."
     " Use one GradScaler for a loss and its optimizer, and call update() after step().",
     "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. Call"
     " scaler.unscale_(optimizer) before.",
@@ -53,7 +54,7 @@ SENTENCES = {
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
     "update without step": "scaler.update() comes without scaler.step(optimizer), so gradients that are added up have"
     f" several scales; {ONCE}",
-    "no 16 bits": "{what} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
+    "no 16 bits": "{switch} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
     "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
     " torch.amp.GradScaler, or bfloat16.",
     "scaler with bf16": "GradScaler is on with bfloat16, which has the range of fp32 and does not need it.",
@@ -64,11 +65,23 @@ SENTENCES = {
     "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
 }
 
+FACTS = {
+    "steps": "Steps {first} to {last} of the loop were looked at.",
+    "types": "Its products and convolutions ran {shares}.",
+    "state": "The optimizer keeps its state in 16 bits, too: {state}.",
+    "search": "The loss scale is still searching, which is normal in the first steps.",
+    "time": "A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}.",
+    "kernels": "The GPU is busy {seen.kernels[gpu_busy_fraction]:.0%} of it; of this, {families}.",
+    "data": "The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time.",
+    "scaler": "GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need.",
+    "packages": "A package waits for the GPU in every step: {packages}.",
+}
 PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
 NOTHING = "Nothing was looked at, because no optimizer took a step. Try diagnose(step) with a step of yours."
+GUARD = " In float16 a constant below 6e-8, as a guard of 1e-8, is 0."
+IN_FP32, SPOILED = "Try it in fp32 or bfloat16.", "Its weights are inf or NaN themselves."
 
-# figures: {what the sentence names: its value}
-Mistake = namedtuple("Mistake", "rule figures sentence")
+Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
 
 
 @dataclass
@@ -79,15 +92,13 @@ class Diagnosis:
     device: str = "cpu"  # "cuda" or "cpu"
     matmul_switch: str = ""  # PyTorch's switch for fp32 products, where the GPU has TF32
     compiled: bool = False  # torch.compile was used in the profiled steps
-    # a sentence for each thing that could not be looked at
-    unseen: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)  # a sentence for each thing not looked at
     steps: int = 0  # all that were taken
     first: int = 0  # steps that were passed over before
     optimizers: int = 0  # of PyTorch, that took a step
     ended_by: str = ""  # a sentence on the error that ended the loop
-    # (its name, part of its message, remedy)
-    errors: list[tuple[str, str, str]] = field(default_factory=list)
-    events: list[list[str]] = field(default_factory=list)  # the calls of each step
+    errors: list[Mistake] = field(default_factory=list)  # the remedy of that error
+    events: list[Any] = field(default_factory=lambda: [deque(maxlen=64)])  # the calls of each step
     # {mistake that needs no judging: what it names}
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     # types of the autocasts that were entered with gradients on
@@ -101,8 +112,7 @@ class Diagnosis:
     tiny_gradients: list[float] = field(default_factory=list)
     spoiled: list[str] = field(default_factory=list)  # buffers that became inf or NaN
     weights_spoiled: bool = False  # some weights are inf or NaN
-    # names of optimizers' numbers that have 16 bits
-    state_types: set[str] = field(default_factory=set)
+    state_types: set[str] = field(default_factory=set)  # what an optimizer keeps in 16 bits
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
     evaluation_in: str = ""  # the type of what it returned
     watched: int = 0  # steps that were profiled
@@ -113,37 +123,30 @@ class Diagnosis:
     flops: dict[tuple[str, str], float] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)  # products of unknown size
     kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
-    # bytes of live tensors after each profiled step
-    in_use: list[int] = field(default_factory=list)
+    in_use: list[int] = field(default_factory=list)  # bytes of tensors after each profiled step
     timed: int = 0  # steps
-    step_ms: float | None = None  # the median of the timed steps
-    data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
-    autocast = property(lambda self: " and ".join(sorted(self.autocasts)) or None)
+    step_ms: float = 0.0  # the median of the timed steps
+    data_wait_fraction: float = 0.0  # waiting for a DataLoader
 
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
         """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
         found = [
-            flops
-            for (name, its), flops in self.flops.items()
+            self.flops[name, its]
+            for name, its in self.flops
             if name.endswith(kind) and its == dtype
         ]
-        return sum(found) / sum(self.flops.values()) if found else 0.0
+        return sum(found) / max(1.0, sum(self.flops.values()))
 
     def judge(self) -> None:
         """Name the mistakes, and the remedy of an error that ended the loop, where it has one."""
-        errors = [
-            ("error", {"message": part}, f"{name}: {remedy}") for name, part, remedy in self.errors
-        ]
-        found = [
-            (rule, it, SENTENCES[rule].format(**it))
-            for rule, it in dict(find_mistakes(self)).items()
-        ]
-        self.mistakes = [Mistake(*one) for one in (*errors, *found)]
+        found = dict(find_mistakes(self))
+        named = [Mistake(one, it, SENTENCES[one].format(**it)) for one, it in found.items()]
+        self.mistakes = [*self.errors, *named]
 
     def __str__(self) -> str:
         said = [self.ended_by] if self.ended_by else []
         said += [f"Mistake: {mistake.sentence}" for mistake in self.mistakes]
-        if not self.ended_by and not (self.events and (self.optimizers or self.watched)):
+        if not self.ended_by and not (any(self.events) and (self.optimizers or self.watched)):
             said.append(NOTHING)
         elif not said:
             said.append(PARTLY if self.unseen else "No mistake was found.")
@@ -166,7 +169,7 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
     if places and "anomaly detection" not in seen.found:
         yield "waits", {"places": ", ".join(places[:3])}
-    if seen.pageable_ms >= max(0.1, 0.01 * (seen.step_ms or 0.0)):
+    if seen.pageable_ms >= max(0.1, 0.01 * seen.step_ms):
         yield "memory not pinned", {"milliseconds": seen.pageable_ms}
     growth = [(after - before) / 2**20 for before, after in itertools.pairwise(seen.in_use)]
     if len(growth) > 1 and min(growth) > 0 and sum(growth) >= len(growth):
@@ -176,31 +179,21 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return what is inf or NaN, or on the way there."""
-    bad = len(seen.losses) - sum(map(math.isfinite, seen.losses))
+    bad, hint = [one for one in seen.losses if not math.isfinite(one)], ""
     if bad:
-        hint = (
-            " In float16 a constant below 6e-8, as a guard of 1e-8, is 0."
-            if "float16" in seen.autocasts
-            else ""
-        )
-        yield "loss not finite", {"count": bad, "all": len(seen.losses), "hint": hint}
+        hint = GUARD if "float16" in seen.autocasts else ""
+        yield "loss not finite", {"count": len(bad), "all": len(seen.losses), "hint": hint}
     if seen.spoiled:
         yield "buffers not finite", {"names": ", ".join(seen.spoiled[:4])}
     elif seen.evaluation_finite is False:
-        remedy = (
-            "Try it in fp32 or bfloat16."
-            if not seen.weights_spoiled
-            else "Its weights are inf or NaN themselves."
-        )
+        remedy = SPOILED if seen.weights_spoiled else IN_FP32
         yield "evaluation not finite", {"dtype": seen.evaluation_in, "remedy": remedy}
     which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
-        falls = len(scales) > 1 and all(
-            after < before for before, after in itertools.pairwise(scales)
-        )
+        falls = [after < before for before, after in itertools.pairwise(scales)]
         if scales[-1] == 0:
             yield "scale is 0", {"which": which}
-        elif falls and scales[-1] < 1 and "gradients not cleared" not in seen.found:
+        elif falls and all(falls) and scales[-1] < 1 and "gradients not cleared" not in seen.found:
             # a search ends above 1
             yield "scale falls", {"which": which, "scale": scales[-1]}
 
@@ -208,46 +201,45 @@ def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]
 def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     is_scaled = "scale" in itertools.chain(*seen.events)
     types = {dtype for _, dtype in seen.flops}
-    # which may hide products
-    only_fp32 = bool(types) and types <= {"float32", "float64"} and not seen.compiled
     tiny = sum(seen.tiny_gradients) / max(1, len(seen.tiny_gradients))
-    if only_fp32 and (seen.autocasts or (is_scaled and not seen.autocast_off)):
-        yield (
-            "no 16 bits",
-            {"what": f"Autocast to {seen.autocast}" if seen.autocasts else "GradScaler"},
-        )
+    is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
+    # torch.compile may hide products
+    if is_on and types and types <= {"float32", "float64"} and not seen.compiled:
+        yield "no 16 bits", {"switch": "Autocast" if seen.autocasts else SCALER}
     elif "float16" in types & seen.autocasts and not is_scaled and tiny > TINY:
         yield "fp16 without scaler", {"share": tiny}
     elif is_scaled and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
-    share = 0.0 if seen.uncounted else seen.share_of_flops("float32", "mm")
-    if seen.matmul_switch == "none" and share >= 0.3:
+    share = seen.share_of_flops("float32", "mm")
+    if seen.matmul_switch == "none" and share >= 0.3 and not seen.uncounted:
         yield "TF32 off", {"share": share}
 
 
 def facts(seen: Diagnosis) -> Iterator[str]:
     """Return a sentence each on types, time and waits, as far as they are known."""
-    if seen.steps:
-        yield f"Steps {seen.first + 1} to {seen.first + seen.steps} of the loop were looked at."
-    if seen.flops and not seen.uncounted:
-        shares = sorted(
-            {(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True
-        )
-        yield f"Its products and convolutions ran {', '.join(f'{share:.0%} in {dtype}' for share, dtype in shares)}."
-    if seen.state_types:
-        yield f"The optimizer keeps its state in 16 bits, too: {', '.join(sorted(seen.state_types))}."
-    if any(scales[-1] < scales[0] for scales in seen.scales) and "steps skipped" not in seen.found:
-        yield "The loss scale is still searching, which is normal in the first steps."
-    if seen.step_ms:
-        yield f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}."
-    if seen.kernels:
-        families = ", ".join(
-            f"{share:.0%} {name}" for name, share in seen.kernels["kernel_family_fractions"][:3]
-        )
-        yield f"The GPU is busy {seen.kernels['gpu_busy_fraction']:.0%} of it; of this, {families}."
-    if seen.data_wait_fraction:
-        yield f"The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time."
-    if SCALER in seen.reads:
-        yield "GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need."
-    if places := [place for place in seen.reads if PACKAGE in place]:
-        yield f"A package waits for the GPU in every step: {'; '.join(places[:3])}."
+    shares = sorted({(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True)
+    busiest = seen.kernels.get("kernel_family_fractions", [])[:3]
+    packages = [place for place in seen.reads if PACKAGE in place]
+    is_searching = any(scales[-1] < scales[0] for scales in seen.scales)
+    figures = {
+        "first": seen.first + 1,
+        "last": seen.first + seen.steps,
+        "shares": ", ".join(f"{share:.0%} in {dtype}" for share, dtype in shares),
+        "families": ", ".join(f"{share:.0%} {name}" for name, share in busiest),
+        "state": ", ".join(sorted(seen.state_types)),
+        "packages": "; ".join(packages[:3]),
+    }
+    known = {
+        "steps": seen.steps,
+        "types": shares and not seen.uncounted,
+        "state": seen.state_types,
+        "search": is_searching and "steps skipped" not in seen.found,
+        "time": seen.step_ms,
+        "kernels": seen.kernels,
+        "data": seen.data_wait_fraction,
+        "scaler": SCALER in seen.reads,
+        "packages": packages,
+    }
+    yield from (
+        FACTS[fact].format(seen=seen, **figures) for fact, is_known in known.items() if is_known
+    )

@@ -31,10 +31,11 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from mixed_precision_study import diagnose
-from mixed_precision_study.diagnosis.diagnose import LISTENERS, LOOKED, WARM_UP, Watch, doors
+from mixed_precision_study.diagnosis.ears import LISTENERS, doors
 from mixed_precision_study.diagnosis.graph import Backward, mark
 from mixed_precision_study.diagnosis.mistakes import SENTENCES, Diagnosis, facts, find_mistakes
 from mixed_precision_study.diagnosis.profile import place_of, read_times
+from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.train.precision import set_fp32_precision
 
@@ -190,7 +191,7 @@ def calls(order):
         "b": lambda: scaler.scale(model(inputs).square().mean()).backward(),
         "p": lambda: model(inputs).square().mean().backward(),
         "u": lambda: scaler.unscale_(optimizer),
-        "m": lambda: torch.nn.init.ones_(model[0].weight),
+        "m": lambda: [torch.nn.init.ones_(weight) for weight in model.parameters()],
         "s": lambda: scaler.step(optimizer),
         "e": scaler.update,
     }
@@ -390,7 +391,7 @@ def test_nothing_is_kept_of_a_loop_that_no_optimizer_steps():
     with watch as report:
         for _ in range(3000):
             weight.square().sum().backward()
-        assert not LISTENERS and not watch.losses and len(watch.events[-1]) <= 64
+        assert not LISTENERS and not watch.losses and len(report.events[-1]) <= 64
     assert "No mistake" not in str(report) and not report.steps
 
 
@@ -402,10 +403,8 @@ def test_a_backward_tells_which_factors_multiply_each_weight():
     looked = Backward([loss])
     looked.listen()
     loss.backward()
-    looked.close()
-    paths = looked.paths([])
-    assert looked.is_whole and paths[id(one)] == {((64.0,), 1.5)}
-    assert paths[id(two)] == {((64.0,), 1.5), ((), 1.5)}
+    looked.close([], leaked=False)
+    assert looked.weights == {id(one): {(64.0, 1.5)}, id(two): {(64.0, 1.5), (1.0, 1.5)}}
 
 
 NETWORKS = {
