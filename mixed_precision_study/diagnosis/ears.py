@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 from torch.utils.data import dataloader
 
-LISTENERS: list[Callable] = []  # each takes (event, ends, *arguments) and raises nothing
+LISTENERS: list[Any] = []  # each takes (event, ends, *arguments) and raises nothing
 INSTALLED: list[tuple] = []  # (owner, name, the function before, ours)
 OF_SCALER = {"scale": "scale", "unscale_": "unscale", "step": "scaler_step", "update": "update"}
 

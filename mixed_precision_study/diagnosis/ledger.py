@@ -19,6 +19,7 @@ from .mistakes import name_of
 # they keep small updates
 HELD = r"(?i)kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"
 LARGE = 8  # a number from here on may be a loss scale, a smaller one is the weight of a loss
+TINY = 0.001  # the share of gradients in float16's last digits from which a loss scale is missed
 MANY = 8  # micro-batches whose sum in 16 bits loses a digit
 
 
@@ -63,7 +64,6 @@ class Ledger:
     divisor = 1.0  # of the gradient since its backward()
     clipped = 0.0  # the scale that was in gradients when they were clipped
     last: torch.Tensor | None = None  # the gradient as it was when it was last looked at
-    version: int | None = None  # of the weight, at the last unscale_()
     kept_at = 0  # steps that were taken when numbers were kept
 
     def __init__(self, optimizer: Any):
@@ -71,6 +71,7 @@ class Ledger:
         self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.ids = {id(weight) for weight in self.weights}
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
+        self.version = self.weight._version  # at the last backward()
         self.is_own = type(optimizer).__module__.startswith("torch.optim")  # PyTorch's own
         self.used: tuple = ()  # the last step's optimizer, gradient, and calls of backward()
         self.paths: set[Path] = set()
@@ -89,24 +90,27 @@ class Ledger:
 
     # Gradients
 
-    def clear(self, is_looked_at: bool) -> bool:
-        """Return whether the gradient was None before a backward(), or 0 where it may be slowed."""
-        gradient = self.weight.grad
+    def clear(self, is_looked_at: bool, known: list[float]) -> set[str]:
+        """Say before a backward() whether the gradient was "cleared", and the weights "moved" since the last one."""
+        gradient, version = self.weight.grad, self.weight._version
+        words = {"moved"} if version != self.version else set()
         self.is_clear = gradient is None or (is_looked_at and not bool(gradient.any()))
         if self.is_clear:
             self.forget()
+            words.add("cleared")
+        elif is_looked_at:
+            self.divide()
+            self.faults["update without step"] += any(same(self.divisor, one) for one in known)
         self.is_blind |= not is_looked_at
-        return self.is_clear
+        self.version = version
+        return words
 
     def forget(self) -> None:
         self.paths, self.backwards, self.divisor, self.clipped = set(), 0, 1.0, 0.0
         self.is_blind = False
 
-    def receive(self, looked: Backward, is_mixed: bool, is_half: bool) -> None:
-        """Note a backward() that was looked at.
-
-        is_mixed: update() came before it without a step. is_half: it is of float16, without a scaler.
-        """
+    def receive(self, looked: Backward, is_half: bool) -> None:
+        """Note a backward() that was looked at. is_half: it is of float16, without a scaler."""
         for metadata, weight in looked.casts:
             if weight in self.ids:
                 first = metadata.setdefault("diagnose(): steps before", self.steps)
@@ -116,7 +120,6 @@ class Ledger:
             self.paths |= paths
             self.backwards += 1
             self.cleared += self.is_clear
-            self.faults["update without step"] += is_mixed and not self.is_clear
             self.divisor = (
                 1.0 if self.divisor == 1 else math.nan
             )  # a part was divided, and a part not
@@ -136,10 +139,12 @@ class Ledger:
         least, most = factors.aminmax() if len(factors) else (0, 1)
         return abs(float(most)) if same(float(least), float(most)) else math.nan
 
-    def begin_clip(self) -> None:
-        self.divisor /= self.look()
+    def divide(self) -> None:
+        factor = self.look()
+        if not same(factor, 1):
+            self.divisor /= factor
 
-    def end_clip(self, limit: Any) -> None:
+    def clip(self, limit: Any) -> None:
         """Note that a function of PyTorch clipped gradients, where that changed them while they were multiplied.
 
         A limit that has the scale in it is sound, and told by its digits: 65.536 is 1e-3 times 65,536.
@@ -150,16 +155,16 @@ class Ledger:
             self.clipped = max([self.clipped, *wrong])
 
     def measure_small(self) -> None:
-        """Note which share of the gradients float16 holds with fewer digits than its ten."""
-        numbers = [sample(weight.grad).abs().float().cpu() for weight in self.plain_weights()]
-        sizes = torch.cat([torch.zeros(1), *numbers])
-        self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean().nan_to_num()))
+        """Note which share of a gradient float16 holds with fewer digits than its ten."""
+        largest = max(self.plain_weights(), key=torch.Tensor.numel)
+        sizes = sample(largest.grad).abs()
+        self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean()))
 
     # Steps
 
     def begin_step(self, optimizer: Any, known: list[float]) -> None:
         """Read what was looked at before a step. known: the scales of all scalers."""
-        self.divisor /= self.look()
+        self.divide()
         if getattr(optimizer, "grad_scale", None) is not None:  # a fused one divides itself
             self.divisor *= float(optimizer.grad_scale)
         if not same(self.divisor, 1):
@@ -217,6 +222,9 @@ class Ledger:
 
     def mistakes(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Return (rule, what it names) of each mistake."""
+        tiny = sum(self.tiny) / max(1, len(self.tiny))
+        if tiny > TINY:
+            yield "fp16 without scaler", {"share": tiny}
         if self.faults["update without step"] > 1:  # which explains all else that scales show
             yield "update without step", {}
         else:

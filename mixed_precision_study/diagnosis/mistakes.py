@@ -2,16 +2,14 @@
 
 import itertools
 import math
-from collections import deque, namedtuple
+from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-TINY = 0.001  # the share of gradients in float16's last digits from which a loss scale is missed
 SCALER, PACKAGE = "GradScaler", " of the package "  # of a place where the CPU waits
-ONCE = "with gradient accumulation call it after the last micro-batch alone."
 SENTENCES = {
     "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from new"
     " weights: if the loss stays finite there, precision is the cause.{hint}",
@@ -52,8 +50,8 @@ SENTENCES = {
     " scaler.unscale_(optimizer) before.",
     "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
-    "update without step": "scaler.update() comes without scaler.step(optimizer), so gradients that are added up have"
-    f" several scales; {ONCE}",
+    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so they"
+    " have several scales. Call unscale_(), step() and update() after the last micro-batch alone.",
     "no 16 bits": "{switch} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
     "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
     " torch.amp.GradScaler, or bfloat16.",
@@ -98,7 +96,7 @@ class Diagnosis:
     optimizers: int = 0  # of PyTorch, that took a step
     ended_by: str = ""  # a sentence on the error that ended the loop
     errors: list[Mistake] = field(default_factory=list)  # the remedy of that error
-    events: list[Any] = field(default_factory=lambda: [deque(maxlen=64)])  # the calls of each step
+    events: list[str] = field(default_factory=list)  # the last 64 calls that were heard
     # {mistake that needs no judging: what it names}
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
     # types of the autocasts that were entered with gradients on
@@ -108,13 +106,8 @@ class Diagnosis:
     scales: list[list[float]] = field(default_factory=list)
     # what backward() was called on, without the loss scale
     losses: list[float] = field(default_factory=list)
-    # shares that fp16 rounds, of losses without a scale
-    tiny_gradients: list[float] = field(default_factory=list)
-    spoiled: list[str] = field(default_factory=list)  # buffers that became inf or NaN
-    weights_spoiled: bool = False  # some weights are inf or NaN
     state_types: set[str] = field(default_factory=set)  # what an optimizer keeps in 16 bits
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
-    evaluation_in: str = ""  # the type of what it returned
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
     reads: list[str] = field(default_factory=list)
@@ -146,7 +139,7 @@ class Diagnosis:
     def __str__(self) -> str:
         said = [self.ended_by] if self.ended_by else []
         said += [f"Mistake: {mistake.sentence}" for mistake in self.mistakes]
-        if not self.ended_by and not (any(self.events) and (self.optimizers or self.watched)):
+        if not self.ended_by and not (self.events and (self.optimizers or self.watched)):
             said.append(NOTHING)
         elif not said:
             said.append(PARTLY if self.unseen else "No mistake was found.")
@@ -179,15 +172,10 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return what is inf or NaN, or on the way there."""
-    bad, hint = [one for one in seen.losses if not math.isfinite(one)], ""
+    bad = [one for one in seen.losses if not math.isfinite(one)]
     if bad:
         hint = GUARD if "float16" in seen.autocasts else ""
         yield "loss not finite", {"count": len(bad), "all": len(seen.losses), "hint": hint}
-    if seen.spoiled:
-        yield "buffers not finite", {"names": ", ".join(seen.spoiled[:4])}
-    elif seen.evaluation_finite is False:
-        remedy = SPOILED if seen.weights_spoiled else IN_FP32
-        yield "evaluation not finite", {"dtype": seen.evaluation_in, "remedy": remedy}
     which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
         falls = [after < before for before, after in itertools.pairwise(scales)]
@@ -199,15 +187,12 @@ def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
-    is_scaled = "scale" in itertools.chain(*seen.events)
+    is_scaled = "scale" in seen.events
     types = {dtype for _, dtype in seen.flops}
-    tiny = sum(seen.tiny_gradients) / max(1, len(seen.tiny_gradients))
     is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
     # torch.compile may hide products
     if is_on and types and types <= {"float32", "float64"} and not seen.compiled:
         yield "no 16 bits", {"switch": "Autocast" if seen.autocasts else SCALER}
-    elif "float16" in types & seen.autocasts and not is_scaled and tiny > TINY:
-        yield "fp16 without scaler", {"share": tiny}
     elif is_scaled and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
     share = seen.share_of_flops("float32", "mm")

@@ -1,7 +1,6 @@
 """What PyTorch's common errors mean in the loop that raised them: one remedy that is true of it, or none."""
 
 import re
-from collections.abc import Iterable
 
 import torch
 
@@ -13,7 +12,7 @@ UNSCALED, STEPPED = (
 UNCHECKED = "No inf checks were recorded"
 MIXED = r"(the|have) same dtype|should be the same|expected scalar type|but expected"
 OTHERS = r"(?:(?!scaler_step)\w+ )*"  # any calls but these
-# (what the message has, what facts_of() has, the remedy), of which the first that fits is said
+# (what the message has, what remedy_for() finds in the loop, the remedy), of which the first that fits is said
 REMEDIES = [
     (
         UNSCALED,
@@ -22,13 +21,13 @@ REMEDIES = [
     ),
     (
         UNSCALED,
-        r"unscale (?:(?!unscale|\w*step)\w+ )*unscale;.* moved",
+        r"unscale (?:(?!unscale|\w*step)\w+ )*backward_\w*moved (?:(?!unscale|\w*step)\w+ )*unscale;",
         "The weights change between two backward passes of one step, as in SAM. Call scaler.update() after the first"
         " pass, too.",
     ),
     (
         UNSCALED,
-        r"unscale (?:(?!unscale)\w+ )*backward_cleared (?:(?!unscale)\w+ )*unscale;",
+        r"unscale (?:(?!unscale)\w+ )*backward_cleared\w* (?:(?!unscale)\w+ )*unscale;",
         "scaler.update() was left out before. Call it at the end of every step, also of one that leaves out"
         " scaler.step(optimizer).",
     ),
@@ -149,23 +148,22 @@ REMEDIES = [
 ]
 
 
-def facts_of(error: BaseException, calls: Iterable[str], *words: str) -> str:
-    """Return what is known of an error: the last calls, the watch's own words, and what its traceback shows."""
-    weights, trace = "", error.__traceback__
+def remedy_for(error: BaseException, facts: list[str]) -> tuple[str, str] | None:
+    """Return (the part of the message that is known, the remedy), None where none is known to be true.
+
+    facts: the last calls and a ";", whether the error came out of an autocast, and what else is known of the loop.
+    """
+    trace = error.__traceback__
     while trace is not None:
         found = trace.tb_frame.f_locals
         if isinstance(module := found.get("self"), torch.nn.Module):
-            weights = " ".join(f"weights={one.dtype}" for one in module.parameters(recurse=False))
+            facts += [f"weights={one.dtype}" for one in module.parameters(recurse=False)]
         if isinstance(found.get("ctx"), torch.autograd.function.FunctionCtx):
-            words += ("custom",)
+            facts.append("custom")
         trace = trace.tb_next
-    return f"{' '.join(calls)}; {' '.join(words)} {weights}".replace("torch.", "")
-
-
-def remedy_for(error: BaseException, facts: str) -> tuple[str, str] | None:
-    """Return (the part of the message that is known, the remedy), None where none is known to be true."""
+    said = " ".join(facts).replace("torch.", "").replace(" ;", ";")
     for message, condition, remedy in REMEDIES:
-        found = re.search(message, str(error))
-        if found and re.search(condition, facts):
-            return found[0], remedy
+        known = re.search(message, str(error))
+        if known and re.search(condition, said):
+            return known[0], remedy
     return None

@@ -6,16 +6,13 @@ import gc
 import sys
 import threading
 import time
-import traceback
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook as last_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook as first_hook
 from torch.utils._pytree import tree_leaves
 
 from ..explain.profile import tensors_in
@@ -24,8 +21,8 @@ from ..parameters import UserError, error_line
 from .ears import LISTENERS, OF_SCALER, leave, listen
 from .graph import Backward, mark
 from .ledger import Ledger
-from .mistakes import Diagnosis, Mistake, name_of
-from .notes import facts_of, remedy_for
+from .mistakes import IN_FP32, SPOILED, Diagnosis, Mistake, name_of
+from .notes import remedy_for
 from .profile import END_OF_STEP, profiled, read_times
 
 # the last steps that warm up, and as many after the timed ones: only these may be slowed
@@ -52,13 +49,11 @@ class Watch:
     says so. What is kept of tensors is kept in the few steps that are looked at, and read at the end. It serves once.
     """
 
-    scaled = pending = over = False  # update() ends steps; a step ended in backward(); all is seen
+    pending = over = False  # a step ended in backward(); all is seen
     thread = failed = 0  # the thread that trains; the id of an error that came out of an autocast
-    ender: Any = None  # the optimizer that the last scaler.step() was called with
     profiler: Any = None
     looked: Backward | None = None  # the backward() that is under way
     waited = 0.0  # seconds for a DataLoader, in the step that is under way
-    asked = unstepped = False  # scaler.step() came since the last update(); it did not before that
     stepped = False  # a step was taken in the scaler_step that is under way
     leaked = False  # scaled gradients left the weights' books in this step, as for a gradient cache
 
@@ -71,42 +66,26 @@ class Watch:
         after: int,
     ):
         self.evaluate, self.on_report, self.by_hand = evaluate, on_report, by_hand
-        self.to_skip = after
-        self.seen = Diagnosis(first=after, device="cuda" if torch.cuda.is_available() else "cpu")
+        self.seen = Diagnosis(device="cuda" if torch.cuda.is_available() else "cpu")
+        self.seen.first = self.to_skip = after
         self.warm_up = WARM_UP[self.seen.device]
         self.to_profile = self.warm_up + steps
+        self.is_looked_at = self.warm_up <= LOOKED and not after  # whether this step may be slowed
         self.home = threading.get_ident()  # the thread that watches
         self.undo = contextlib.ExitStack()
         self.clock = StepClock(torch.device(self.seen.device))
         self.waits: list[float] = []  # the seconds in which each timed step waited for a DataLoader
-        self.calls: Counter = Counter()  # of backward(), by what was seen
+        self.count: Counter = Counter()  # of calls of backward(), by what was seen
         self.depth: Counter = (
             Counter()
         )  # of calls under way, because a method may call its parent's
-        self.since: list[int] = []  # optimizers or scalers, see ends_a_step()
-        self.open_steps: dict[int, int] = {}  # how deep the stack is in an optimizer's step()
+        self.since: list[int] = []  # optimizers, see ends_a_step()
         self.buffers: list[tuple[str, torch.Tensor]] = []
-        # of each optimizer, which is kept so that no other gets its id; one that wraps another shares its ledger
+        # of each optimizer, which keeps its id; one that wraps another shares its ledger
         self.ledgers: dict[int, tuple[Ledger, Any]] = {}
         self.scales: dict[Any, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
-
-    @property
-    def is_looked_at(self) -> bool:
-        """Whether the present step may be slowed."""
-        steps = self.seen.steps
-        is_warm = self.warm_up - LOOKED <= steps < self.warm_up
-        return not self.to_skip and (is_warm or steps >= self.to_profile)
-
-    @property
-    def books(self) -> list[Ledger]:
-        return [*dict.fromkeys(ledger for ledger, _ in self.ledgers.values())]
-
-    @property
-    def known(self) -> list[float]:
-        """The loss scales of all scalers; 1 changes nothing."""
-        scales = [float(one._scale) for one in self.scales if one._scale is not None]
-        return [scale for scale in scales if scale != 1]
+        self.losses: list[torch.Tensor] = []  # scalar ones
+        self.weights: list[torch.Tensor] = []  # of all optimizers, for the evaluation
 
     # Life
 
@@ -120,16 +99,14 @@ class Watch:
             raise UserError("A diagnosis serves once. Call diagnose() again for another one.")
         self.home = threading.get_ident()
         for listener in tuple(LISTENERS):
-            other = getattr(listener, "__self__", None)
-            if isinstance(other, Watch) and other.home == self.home:
-                other.stop()
-        before = register_optimizer_step_pre_hook(lambda one, *_: self.hear("step", False, one))
-        after = register_optimizer_step_post_hook(lambda one, *_: self.hear("step", True, one))
+            if listener.__self__.home == self.home:
+                listener.__self__.stop()
+        for register, ends in ((first_hook, False), (last_hook, True)):
+            hook = register(lambda one, *_, ends=ends: self.hear("step", ends, one))
+            self.undo.callback(hook.remove)  # earlier it breaks PyTorch's loop over all hooks
         listen(self.hear)
         atexit.register(self.stop)
-        # a hook that leaves earlier breaks PyTorch's loop over all hooks
-        for end in (before.remove, after.remove, lambda: atexit.unregister(self.stop)):
-            self.undo.callback(end)
+        self.undo.callback(atexit.unregister, self.stop)
         self.undo.callback(self.safely, self.tell)
         return self.seen
 
@@ -140,7 +117,7 @@ class Watch:
         """End to watch and return the report. error: what ended the loop, which gets a note with its remedy."""
         evaluate, self.evaluate = self.evaluate, None
         if error is not None:
-            self.note_error(error)
+            self.safely(self.note_error, error)
         self.safely(self.finish)
         if error is None and evaluate is not None:
             self.look_at_evaluation(evaluate)
@@ -164,51 +141,46 @@ class Watch:
     def note_error(self, error: BaseException) -> None:
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
         seen, name = self.seen, type(error).__name__
+        facts: list[str] = []
         if not self.over:
             seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
-        with contextlib.suppress(Exception):  # of an error that says nothing
-            if known := self.remedy_for(error):
-                seen.errors = [Mistake("error", {"message": known[0]}, f"{name}: {known[1]}")]
-                error.add_note(f"diagnose(): {known[1]}")
+            where = "inside" if self.failed == id(error) else "outside"
+            facts = [*seen.events[-32:], ";", where]
+        if known := self.remedy_for(error, facts):
+            seen.errors = [Mistake("error", {"message": known[0]}, f"{name}: {known[1]}")]
+            error.add_note(f"diagnose(): {known[1]}")
 
-    def remedy_for(self, error: BaseException) -> tuple[str, str] | None:
-        self.note_state()
-        is_bad = self.seen.spoiled or self.seen.weights_spoiled
-        words, calls = ["spoiled" if is_bad else "", *self.seen.autocasts], []
-        if not self.over:
-            calls = [call for step in self.seen.events for call in step][-64:]
-            moved = [one for one in self.books if one.version not in (None, one.weight._version)]
-            words.insert(0, "inside" if self.failed == id(error) else "outside")
-            words.append("moved" if moved else "")
-        return remedy_for(error, facts_of(error, calls, *words))
+    def remedy_for(self, error: BaseException, facts: list[str]) -> tuple[str, str] | None:
+        spoiled = "spoiled" if self.note_state() else ""
+        return remedy_for(error, [*facts, spoiled, *self.seen.autocasts])
 
     def look_at_evaluation(self, evaluate: Callable) -> None:
         """Evaluate, and note whether the result is finite."""
         seen = self.seen
         try:
-            value = evaluate()
+            leaves = tree_leaves(evaluate())
         except Exception as error:  # of the evaluation, which must not cost the report
-            known = self.remedy_for(error) or ("", "")
-            seen.found["evaluation failed"] = {"error": error_line(error), "remedy": known[1]}
+            _, remedy = self.remedy_for(error, []) or ("", "")
+            seen.found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
             return
-        leaves = [one for one in tree_leaves(value) if isinstance(one, float | torch.Tensor)]
-        numbers = [torch.as_tensor(leaf) for leaf in leaves]
+        numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
         if not numbers:
             seen.unseen.append(
                 "The numbers of the evaluation were not checked, because it returns none of them."
             )
-            return
-        types = {name_of(one.dtype) for one in numbers if one.is_floating_point()}
-        seen.evaluation_in = " and ".join(sorted(types))
         seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
-        self.note_state()
+        is_spoiled = self.note_state()
+        if not seen.evaluation_finite and "buffers not finite" not in seen.found:
+            types = " and ".join(sorted({name_of(one.dtype) for one in numbers}))
+            remedy = SPOILED if is_spoiled else IN_FP32
+            seen.found["evaluation not finite"] = {"dtype": types, "remedy": remedy}
 
-    def note_state(self) -> None:
-        """Note which buffers were finite once and are no more, and whether weights are."""
+    def note_state(self) -> bool:
+        """Note which buffers were finite once and are no more. Return whether they or weights are not."""
         bad = {name for name, buffer in self.buffers if not bool(buffer.isfinite().all())}
-        self.seen.spoiled = sorted(bad)
-        weights = [weight for ledger in self.books for weight in ledger.plain_weights()]
-        self.seen.weights_spoiled |= not all(bool(weight.isfinite().all()) for weight in weights)
+        if bad:
+            self.seen.found["buffers not finite"] = {"names": ", ".join(sorted(bad)[:4])}
+        return bool(bad) or not all(bool(one.isfinite().all()) for one in self.weights)
 
     # Hearing
 
@@ -221,29 +193,43 @@ class Watch:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # a CUDA graph is captured, and a note may ask the device
         if self.is_heard(event, ends, args):
-            if event in OF_SCALER.values():
+            if event in OF_SCALER.values() and not ends:
                 self.scales.setdefault(args[0], [])
-                if not ends:
-                    self.seen.events[-1].append(event)
+                self.note_call(event)
             handler = getattr(self, f"{'end' if ends else 'begin'}_{event}", None)
             if handler is not None:
                 handler(*args)
 
+    def note_call(self, call: str) -> None:
+        self.seen.events = [*self.seen.events[-63:], call]
+
     def is_heard(self, event: str, ends: bool, args: tuple) -> bool:
         """Return whether a call counts: in the thread that trains, and not inside another one of its name."""
-        here = threading.get_ident()
-        if getattr(next(iter(args), None), "_enabled", True) is False:
+        here, key = threading.get_ident(), event
+        if args and getattr(args[0], "_enabled", True) is False:
             self.seen.autocast_off |= event == "autocast"
             return False  # a scaler or autocast that does nothing
         if event in ("profiler", "error"):
             return here == self.home
-        if event == "step" and torch._C._current_graph_task_id() != -1:
-            return True  # autograd's own threads may step
-        if self.thread not in (0, here):
+        if event == "step":
+            key = str(id(self.ledger_of(args[0])))  # a step inside it is its parent's
+        in_backward = event == "step" and torch._C._current_graph_task_id() != -1
+        if self.thread not in (0, here) and not in_backward:  # autograd's own threads may step
             return False
-        self.thread = here if event in TRAINS else self.thread
-        self.depth[event] += -1 if ends else 1
-        return event == "step" or self.depth[event] == (0 if ends else 1)
+        if event in TRAINS and not in_backward:
+            self.thread = here
+        self.depth[key] += -1 if ends else 1
+        return self.depth[key] == (0 if ends else 1)
+
+    @property
+    def books(self) -> list[Ledger]:
+        return [*dict.fromkeys(ledger for ledger, _ in self.ledgers.values())]
+
+    @property
+    def known(self) -> list[float]:
+        """The loss scales of all scalers; 1 changes nothing."""
+        scales = [one.get_scale() for one in self.scales]
+        return [scale for scale in scales if scale != 1]
 
     def ledger_of(self, optimizer: Any) -> Ledger:
         if id(optimizer) not in self.ledgers:
@@ -255,43 +241,47 @@ class Watch:
     # Steps
 
     def begin_step(self, optimizer: Any) -> None:
-        """Note a step. One inside another step of its optimizer is its parent's, so it is the same step."""
-        ledger, depth = self.ledger_of(optimizer), len([*traceback.walk_stack(None)])
-        if depth > self.open_steps.get(id(ledger), depth):
-            return
-        self.open_steps[id(ledger)] = depth
         if self.is_looked_at:
-            ledger.begin_step(optimizer, self.known)
+            self.ledger_of(optimizer).begin_step(optimizer, self.known)
         overflow = getattr(optimizer, "found_inf", None)  # by which a fused one skips its step
         is_read = isinstance(overflow, torch.Tensor) and (self.is_looked_at or not overflow.is_cuda)
         self.stepped = not is_read or not bool(overflow)
 
     def end_step(self, optimizer: Any) -> None:
-        ledger, depth = self.ledger_of(optimizer), len([*traceback.walk_stack(None)])
-        if depth > self.open_steps.get(id(ledger), depth):
-            return
-        self.open_steps.pop(id(ledger), None)
-        by_scaler = self.depth["scaler_step"] > 0
         keeps = self.is_looked_at and self.seen.steps < self.warm_up
-        ledger.end_step(optimizer, keeps, self.calls["backward"])
-        self.seen.events[-1].append("scaled_step" if by_scaler else "step")
-        if not (self.scaled or self.by_hand or by_scaler) and self.ends_a_step(optimizer):
-            self.pending = self.depth["backward"] > 0
-            if not self.pending:
-                self.advance()
+        self.ledger_of(optimizer).end_step(optimizer, keeps, self.count["backward"])
+        if not self.depth["scaler_step"]:
+            self.note_call("step")
+            self.end_turn(optimizer)
 
-    def ends_a_step(self, ender: Any) -> bool:
-        """Return whether it is the first optimizer or scaler, or came twice since the first and so takes over."""
-        first = not self.since or id(ender) in self.since
-        self.since = [id(ender)] if first else [*self.since, id(ender)]
-        return first
+    def begin_scaler_step(self, *_: Any) -> None:
+        self.stepped = False
+
+    def begin_unscale(self, scaler: Any, optimizer: Any) -> None:
+        self.ledger_of(optimizer)  # which sees from here on whether its weights move
+
+    def end_scaler_step(self, scaler: Any, optimizer: Any, *done: Any) -> None:
+        if done:  # else it has raised
+            self.ledger_of(optimizer).end_due(scaler, self.stepped)
+            self.end_turn(optimizer)
+
+    def end_turn(self, ender: Any) -> None:
+        """End a step of the loop with that of its first optimizer, or of one that came twice since and takes over."""
+        if self.by_hand:
+            return
+        if self.since and id(ender) not in self.since:
+            self.since.append(id(ender))
+            return
+        self.since = [id(ender)]
+        self.pending = self.depth["backward"] > 0
+        if not self.pending:
+            self.advance()
 
     # Calls of PyTorch
 
     def begin_error(self, *args: Any) -> None:
         """End the watch by the error that a script or a notebook's cell is about to show."""
-        given = [one for one in args if isinstance(one, BaseException)]
-        self.stop([*given, sys.exc_info()[1]][0])
+        self.stop(next((one for one in args if isinstance(one, BaseException)), sys.exc_info()[1]))
 
     def begin_profiler(self, *_: Any) -> None:
         if self.profiler is not None:
@@ -321,71 +311,44 @@ class Watch:
         if not rest[-1]:  # a call of grad(), whose scaled gradients leave the books
             self.leaked |= self.is_looked_at and Backward(losses).is_scaled
             return
-        self.calls["backward"] += 1
-        if not self.scales:
-            self.keep_loss(losses)
-        cleared = [ledger.clear(self.is_looked_at) for ledger in self.books]
-        self.seen.events[-1].append("backward_cleared" if any(cleared) else "backward")
+        self.count["backward"] += 1
+        for loss in tensors_in(losses)[:1] if len(self.losses) < KEPT else ():
+            self.losses += [loss.detach().clone()] if loss.numel() == 1 else []
+        known = self.known if self.is_looked_at else []
+        words = [ledger.clear(self.is_looked_at, known) for ledger in self.books]
+        self.note_call("_".join(["backward", *sorted(set().union(*words))]))
         if self.is_looked_at:
-            self.calls.update(["looked"] + ["anomaly"] * torch.is_anomaly_enabled())
+            self.count["anomaly"] += torch.is_anomaly_enabled()
             self.looked = Backward(losses)
             self.looked.listen()
         is_stepping = self.seen.steps or self.by_hand or self.to_skip
-        if self.calls["backward"] > KEPT // 2 and not is_stepping:
+        if self.count["backward"] > KEPT // 2 and not is_stepping:
             self.finish()  # nothing is kept without end, where no optimizer of PyTorch steps
-
-    def keep_loss(self, losses: Any) -> None:
-        for loss in tensors_in(losses)[:1]:
-            if loss.numel() == 1 and len(self.losses) < KEPT:
-                self.losses.append(loss.detach().clone())
 
     def end_backward(self, *_: Any) -> None:
         looked, self.looked = self.looked, None
         if looked is not None:
             looked.close(self.known, self.leaked)
-            self.calls[looked.narrow()] += 1
+            self.count.update(["looked", looked.narrow()])
             self.leaked |= looked.fills_others and looked.is_scaled
             is_half = not self.scales and "float16" in self.seen.autocasts
             for ledger in self.books:
-                ledger.receive(looked, self.unstepped, is_half)
+                ledger.receive(looked, is_half)
         if self.pending:
             self.pending = False
             self.advance()
 
     def begin_clip(self, *_: Any) -> None:
         for ledger in self.books if self.is_looked_at else ():
-            ledger.begin_clip()
+            ledger.divide()
 
     def end_clip(self, weights: Any, limit: Any = None, *_: Any) -> None:
         for ledger in self.books if self.is_looked_at else ():
-            ledger.end_clip(limit)
-
-    def begin_scale(self, scaler: Any, losses: Any) -> None:
-        self.keep_loss(losses)
+            ledger.clip(limit)
 
     def end_scale(self, scaler: Any, losses: Any, scaled: Any = None) -> None:
         if self.is_looked_at:
             mark(scaled, scaler.get_scale())
-
-    def end_unscale(self, scaler: Any, optimizer: Any, *done: Any) -> None:
-        if done:  # else it has raised
-            ledger = self.ledger_of(optimizer)
-            ledger.version = ledger.weight._version
-
-    def begin_scaler_step(self, scaler: Any, optimizer: Any, *_: Any) -> None:
-        self.ender, self.asked, self.stepped = optimizer, True, False
-
-    def end_scaler_step(self, scaler: Any, optimizer: Any, *_: Any) -> None:
-        self.ledger_of(optimizer).end_due(scaler, self.stepped)
-
-    def begin_update(self, *_: Any) -> None:
-        self.unstepped, self.asked = not self.asked, False
-
-    def end_update(self, scaler: Any, *_: Any) -> None:
-        if not self.scaled:
-            self.scaled, self.since = True, []
-        if not self.by_hand and self.ends_a_step(self.ender or scaler):
-            self.advance()
 
     # Phases
 
@@ -394,9 +357,9 @@ class Watch:
         seen = self.seen
         if self.to_skip:
             self.to_skip -= 1
-            seen.events, self.losses = [deque(maxlen=64)], []
-            return
-        if self.profiler is not None:
+            self.losses = []
+            seen.steps -= 1
+        elif self.profiler is not None:
             with torch.autograd.profiler.record_function(END_OF_STEP):
                 pass
             seen.in_use.append(torch.cuda.memory_allocated())
@@ -405,16 +368,17 @@ class Watch:
         if self.is_looked_at and not self.buffers:
             self.buffers = [*sound_buffers()]
         seen.steps += 1
-        seen.events.append(deque(maxlen=64))
         self.leaked = False
-        if seen.steps == self.warm_up:
-            self.clock.start()
-        elif self.warm_up < seen.steps <= self.to_profile:
+        if self.warm_up < seen.steps <= self.to_profile:
             self.clock.tick()
             self.waits.append(self.waited)
         self.waited = 0.0
+        if seen.steps == self.warm_up:
+            self.clock.start()
         if seen.steps == self.to_profile:
             self.begin_to_profile()
+        is_warm = self.warm_up - LOOKED <= seen.steps < self.warm_up
+        self.is_looked_at = not self.to_skip and (is_warm or seen.steps >= self.to_profile)
         if seen.unseen or seen.steps == self.to_profile + LOOKED:
             self.finish()
             if not self.by_hand and not self.evaluate:
@@ -424,7 +388,7 @@ class Watch:
         read_times(self.seen, self.clock.stop()[1], self.waits)
         if threading.get_ident() != self.home:
             self.leave_out(
-                "the loop runs in another thread than diagnose(), and a profiler belongs to one thread"
+                "the loop runs in another thread than diagnose(), as no profiler can follow"
             )
         elif torch.autograd._profiler_enabled():
             self.leave_out("another profiler of PyTorch is running")
@@ -438,15 +402,37 @@ class Watch:
 
     def finish(self) -> None:
         """End to look, read what was kept on the device, and let go of it."""
-        seen = self.seen
+        seen, count = self.seen, self.count
         if self.over:
             return
         self.over = True
         leave(self.hear)
         if self.profiler is not None:
             self.profiler.__exit__(None, None, None)
-        if self.waits and not seen.timed:
+        elif len(self.waits) > seen.timed:
             read_times(seen, self.clock.stop()[1], self.waits)
+        seen.losses = [float(loss) for loss in self.losses]
+        seen.scales = [[float(one) for one in scales] for scales in self.scales.values() if scales]
+        if 0 < count["looked"] == count["anomaly"]:
+            seen.found["anomaly detection"] = {}
+        for dtype in ("float16", "bfloat16"):
+            if count[dtype] > 1 and 3 * count[dtype] >= count["looked"]:
+                seen.found["loss in 16 bits"] = {"dtype": dtype}
+        for ledger in self.books:
+            seen.found.update(ledger.mistakes())
+            seen.state_types |= ledger.state_in_16_bits()
+            self.weights += ledger.plain_weights()
+            seen.optimizers += bool(ledger.steps or ledger.due)
+        self.note_state()
+        self.note_unseen()
+        self.ledgers, self.scales, self.losses = {}, {}, []
+        if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
+            # last, because it may fail
+            seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
+
+    def note_unseen(self) -> None:
+        """Say what could not be looked at."""
+        seen = self.seen
         if self.to_skip:
             seen.unseen.append(
                 f"The loop ended before step {seen.first + 1}, where diagnose() was to begin."
@@ -456,30 +442,9 @@ class Watch:
             self.leave_out(f"the loop ended after {seen.steps} steps and {needed} are needed")
         elif seen.device == "cuda" and seen.watched and not seen.kernels:
             self.leave_out(
-                "PyTorch's profiler saw no kernel, as after a profile of your own; try a new process"
+                "the profiler saw no kernel, as after one of your own; try a new process"
             )
-        self.read_books()
-        self.ledgers, self.scales, self.losses, self.ender = {}, {}, [], None
-        if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
-            # last, because it may fail
-            seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
-
-    def read_books(self) -> None:
-        seen, calls = self.seen, self.calls
-        seen.optimizers = sum(ledger.steps + ledger.due > 0 for ledger in self.books)
-        if seen.watched and any(seen.events) and not seen.optimizers:
+        if seen.watched and seen.events and not seen.optimizers:
             seen.unseen.append(
                 "No optimizer of PyTorch took a step, so nothing is known of what it does to gradients."
             )
-        seen.losses = [float(loss) for loss in self.losses]
-        seen.scales = [[float(one) for one in scales] for scales in self.scales.values() if scales]
-        if 0 < calls["looked"] == calls["anomaly"]:
-            seen.found["anomaly detection"] = {}
-        for dtype in ("float16", "bfloat16"):
-            if calls[dtype] > 1 and 3 * calls[dtype] >= calls["looked"]:
-                seen.found["loss in 16 bits"] = {"dtype": dtype}
-        self.note_state()
-        for ledger in self.books:
-            seen.found.update(ledger.mistakes())
-            seen.state_types |= ledger.state_in_16_bits()
-            seen.tiny_gradients += ledger.tiny

@@ -255,7 +255,9 @@ def test_an_error_gets_the_remedy_of_its_own_loop(name):
     (note,) = (
         caught.value.__notes__ if sys.version_info >= (3, 11) else [reports[0].mistakes[0].sentence]
     )
-    assert word in note and rules(reports[0]) == ["error"] and "step 1" in reports[0].ended_by
+    steps = 2 if name in ("update() is left out", "step() without update()") else 1
+    assert word in note and rules(reports[0]) == ["error"]
+    assert f"step {steps}" in reports[0].ended_by
     assert reports[0].mistakes[0].figures["message"] in str(caught.value)
 
 
@@ -391,7 +393,7 @@ def test_nothing_is_kept_of_a_loop_that_no_optimizer_steps():
     with watch as report:
         for _ in range(3000):
             weight.square().sum().backward()
-        assert not LISTENERS and not watch.losses and len(report.events[-1]) <= 64
+        assert not LISTENERS and not watch.losses and len(report.events) <= 64
     assert "No mistake" not in str(report) and not report.steps
 
 
@@ -580,7 +582,7 @@ def test_where_nothing_was_looked_at_no_loop_is_called_sound():
     with diagnose(on_report=quiet) as report:
         pass
     for nothing in (report, diagnose(lambda: None, steps=3, on_report=quiet)):
-        assert not any(nothing.events) and "No mistake" not in str(nothing)
+        assert not nothing.events and "No mistake" not in str(nothing)
 
 
 def test_the_page_has_every_rule():
