@@ -33,6 +33,7 @@ def doors() -> list[tuple[Any, str, str]]:
         ),  # of backward() and grad(), however imported
         (autocast, "__enter__", "autocast"),
         (autocast, "__exit__", "autocast_exit"),
+        (torch, "clear_autocast_cache", "uncached"),  # at the end of the outermost autocast
         (clip_grad, "_clip_grads_with_norm_", "clip"),  # clip_grad_norm_ calls it, however imported
         (torch.nn.utils, "clip_grads_with_norm_", "clip"),
         (torch.nn.utils, "clip_grad_value_", "clip"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .graph import HALF, Backward, Path, same
+from .graph import HALF, Path, same
 from .mistakes import name_of
 
 # they keep small updates
@@ -59,7 +59,9 @@ class Ledger:
     )
     is_clear = False  # whether the gradient was cleared before the present backward()
     is_blind = False  # whether it has a part that was not looked at
-    is_stale = was_skipped = False
+    was_skipped = False
+    cached = 0  # steps since autocast has cast weights anew
+    stale = 0  # the most of them
     backwards = 0  # since the gradient was cleared, as paths and divisor
     divisor = 1.0  # of the gradient since its backward()
     clipped = 0.0  # the scale that was in gradients when they were clipped
@@ -109,30 +111,26 @@ class Ledger:
         self.paths, self.backwards, self.divisor, self.clipped = set(), 0, 1.0, 0.0
         self.is_blind = False
 
-    def receive(self, looked: Backward, is_half: bool) -> None:
+    def receive(self, paths: set[Path], is_half: bool) -> None:
         """Note a backward() that was looked at. is_half: it is of float16, without a scaler."""
-        for metadata, weight in looked.casts:
-            if weight in self.ids:
-                first = metadata.setdefault("diagnose(): steps before", self.steps)
-                self.is_stale |= self.steps >= first + 2
-        paths = set().union(*(looked.weights.get(weight, ()) for weight in self.ids))
-        if paths:
-            self.paths |= paths
-            self.backwards += 1
-            self.cleared += self.is_clear
-            self.divisor = (
-                1.0 if self.divisor == 1 else math.nan
-            )  # a part was divided, and a part not
-            self.look()
-            if is_half and all(number <= LARGE for _, number in paths):
-                self.measure_small()
+        before = None if self.is_clear else self.last
+        self.look()
+        if self.last is None or (before is not None and torch.equal(before, self.last)):
+            return  # it does not reach these weights
+        if self.weight._backward_hooks or self.weight._post_accumulate_grad_hooks:
+            paths = {(math.nan, math.nan)}
+        self.paths |= paths
+        self.backwards += 1
+        self.cleared += self.is_clear
+        self.divisor = 1.0 if self.divisor == 1 else math.nan  # a part was divided, and a part not
+        if is_half and all(number <= LARGE for _, number in paths):
+            self.measure_small()
 
     def look(self) -> float:
         """Return by which number the gradient was multiplied since the last look, NaN where none is known."""
         before, gradient = self.last, self.weight.grad
-        is_exact = type(gradient) is torch.Tensor and gradient.dtype == torch.float32
-        self.last = sample(gradient) if is_exact else None
-        if before is None or self.last is None:
+        self.last = sample(gradient) if type(gradient) is torch.Tensor else None
+        if before is None or self.last is None or self.last.dtype != torch.float32:
             return math.nan
         factors = self.last / before
         factors = factors[factors.isfinite() & (factors != 0)]  # some are masked
@@ -191,9 +189,14 @@ class Ledger:
         if self.backwards >= MANY and self.weight.dtype in HALF:
             yield "sums in 16 bits", {"count": self.backwards, "dtype": name_of(self.weight.dtype)}
 
-    def end_step(self, optimizer: Any, keeps: bool, backwards: int) -> None:
-        """Note a step. keeps: numbers of 16-bit weights, to see later whether they move; a rate of 0 moves none."""
+    def end_step(self, optimizer: Any, keeps: bool, caches: bool, backwards: int) -> None:
+        """Note a step. keeps: numbers of 16-bit weights, to see later whether they move; a rate of 0 moves none.
+
+        caches: whether autocast is on and keeps its casts of the weights. backwards: all calls of backward().
+        """
         self.steps += 1
+        self.cached += caches
+        self.stale = max(self.stale, self.cached)
         use = id(optimizer), id(self.weight.grad), backwards
         self.doubled += self.weight.grad is not None and use == self.used
         self.used = use
@@ -235,7 +238,7 @@ class Ledger:
             yield "steps twice", {}
         if self.rounds > 2 and not self.cleared:
             yield "gradients not cleared", {}
-        if self.is_stale:
+        if self.stale > 2:
             yield "stale weights", {}
         often = max(3, self.due / 10)
         skipped = self.due - self.taken

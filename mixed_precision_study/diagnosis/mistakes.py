@@ -63,19 +63,19 @@ SENTENCES = {
     "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
 }
 
-FACTS = {
+FACTS = {  # a sentence for each figure that is known
     "steps": "Steps {first} to {last} of the loop were looked at.",
-    "types": "Its products and convolutions ran {shares}.",
+    "types": "Its products and convolutions ran {types}.",
     "state": "The optimizer keeps its state in 16 bits, too: {state}.",
     "search": "The loss scale is still searching, which is normal in the first steps.",
-    "time": "A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}.",
-    "kernels": "The GPU is busy {seen.kernels[gpu_busy_fraction]:.0%} of it; of this, {families}.",
-    "data": "The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time.",
+    "step_ms": "A step takes {step_ms:,.4g} ms, which is the median of {timed}.",
+    "busiest": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it; of this, {busiest}.",
+    "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
     "scaler": "GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need.",
     "packages": "A package waits for the GPU in every step: {packages}.",
 }
 PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
-NOTHING = "Nothing was looked at, because no optimizer took a step. Try diagnose(step) with a step of yours."
+NOTHING = "Nothing was looked at, because no optimizer took a step in this thread. Try diagnose(step) with a step of yours."
 GUARD = " In float16 a constant below 6e-8, as a guard of 1e-8, is 0."
 IN_FP32, SPOILED = "Try it in fp32 or bfloat16.", "Its weights are inf or NaN themselves."
 
@@ -154,9 +154,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
-    for rule, figures in seen.found.items():
-        if rule != "steps skipped" or len(seen.found) == 1:  # each other mistake explains it
-            yield rule, figures
+    # each other mistake explains skipped steps; a compiled step casts its weights itself
+    explained = {"steps skipped": len(seen.found) > 1, "stale weights": seen.compiled}
+    yield from (one for one in seen.found.items() if not explained.get(one[0]))
     yield from mistakes_of_numbers(seen)
     yield from mistakes_of_types(seen)
     places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
@@ -174,7 +174,9 @@ def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]
     """Return what is inf or NaN, or on the way there."""
     bad = [one for one in seen.losses if not math.isfinite(one)]
     if bad:
-        hint = GUARD if "float16" in seen.autocasts else ""
+        hint = (
+            GUARD if "float16" in seen.autocasts and "buffers not finite" not in seen.found else ""
+        )
         yield "loss not finite", {"count": len(bad), "all": len(seen.losses), "hint": hint}
     which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
@@ -203,28 +205,17 @@ def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
 def facts(seen: Diagnosis) -> Iterator[str]:
     """Return a sentence each on types, time and waits, as far as they are known."""
     shares = sorted({(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True)
+    types = [] if seen.uncounted else shares
     busiest = seen.kernels.get("kernel_family_fractions", [])[:3]
-    packages = [place for place in seen.reads if PACKAGE in place]
     is_searching = any(scales[-1] < scales[0] for scales in seen.scales)
-    figures = {
+    figures = vars(seen) | {
         "first": seen.first + 1,
         "last": seen.first + seen.steps,
-        "shares": ", ".join(f"{share:.0%} in {dtype}" for share, dtype in shares),
-        "families": ", ".join(f"{share:.0%} {name}" for name, share in busiest),
+        "types": ", ".join(f"{share:.0%} in {dtype}" for share, dtype in types),
         "state": ", ".join(sorted(seen.state_types)),
-        "packages": "; ".join(packages[:3]),
-    }
-    known = {
-        "steps": seen.steps,
-        "types": shares and not seen.uncounted,
-        "state": seen.state_types,
         "search": is_searching and "steps skipped" not in seen.found,
-        "time": seen.step_ms,
-        "kernels": seen.kernels,
-        "data": seen.data_wait_fraction,
+        "busiest": ", ".join(f"{share:.0%} {name}" for name, share in busiest),
         "scaler": SCALER in seen.reads,
-        "packages": packages,
+        "packages": "; ".join([place for place in seen.reads if PACKAGE in place][:3]),
     }
-    yield from (
-        FACTS[fact].format(seen=seen, **figures) for fact, is_known in known.items() if is_known
-    )
+    yield from (sentence.format(**figures) for name, sentence in FACTS.items() if figures[name])

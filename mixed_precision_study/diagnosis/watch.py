@@ -30,7 +30,6 @@ LOOKED = 4
 # steps before the first that is timed; a GPU's libraries search and compile in them
 WARM_UP = {"cpu": 3, "cuda": 8}
 KEPT = 4096  # losses at most, and half as many backward() calls without a step
-TRAINS = ("scale", "backward", "step")  # the thread that trains calls these
 
 
 def sound_buffers() -> Iterator[tuple[str, torch.Tensor]]:
@@ -50,12 +49,11 @@ class Watch:
     """
 
     pending = over = False  # a step ended in backward(); all is seen
-    thread = failed = 0  # the thread that trains; the id of an error that came out of an autocast
+    failed = 0  # the id of an error that came out of an autocast
     profiler: Any = None
     looked: Backward | None = None  # the backward() that is under way
     waited = 0.0  # seconds for a DataLoader, in the step that is under way
     stepped = False  # a step was taken in the scaler_step that is under way
-    leaked = False  # scaled gradients left the weights' books in this step, as for a gradient cache
 
     def __init__(
         self,
@@ -81,6 +79,7 @@ class Watch:
         )  # of calls under way, because a method may call its parent's
         self.since: list[int] = []  # optimizers, see ends_a_step()
         self.buffers: list[tuple[str, torch.Tensor]] = []
+        self.books: list[Ledger] = []
         # of each optimizer, which keeps its id; one that wraps another shares its ledger
         self.ledgers: dict[int, tuple[Ledger, Any]] = {}
         self.scales: dict[Any, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
@@ -156,24 +155,23 @@ class Watch:
 
     def look_at_evaluation(self, evaluate: Callable) -> None:
         """Evaluate, and note whether the result is finite."""
-        seen = self.seen
+        found = self.seen.found
         try:
             leaves = tree_leaves(evaluate())
         except Exception as error:  # of the evaluation, which must not cost the report
             _, remedy = self.remedy_for(error, []) or ("", "")
-            seen.found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
+            found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
             return
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
         if not numbers:
-            seen.unseen.append(
-                "The numbers of the evaluation were not checked, because it returns none of them."
+            self.seen.unseen.append(
+                "The evaluation was not checked, because it returns no numbers."
             )
-        seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
-        is_spoiled = self.note_state()
-        if not seen.evaluation_finite and "buffers not finite" not in seen.found:
-            types = " and ".join(sorted({name_of(one.dtype) for one in numbers}))
-            remedy = SPOILED if is_spoiled else IN_FP32
-            seen.found["evaluation not finite"] = {"dtype": types, "remedy": remedy}
+        is_bad, bad = self.note_state(), [one for one in numbers if not bool(one.isfinite().all())]
+        self.seen.evaluation_finite = not bad
+        if bad and "buffers not finite" not in found:
+            remedy = SPOILED if is_bad else IN_FP32
+            found["evaluation not finite"] = {"dtype": name_of(bad[0].dtype), "remedy": remedy}
 
     def note_state(self) -> bool:
         """Note which buffers were finite once and are no more. Return whether they or weights are not."""
@@ -190,51 +188,43 @@ class Watch:
             self.safely(self.note, event, ends, args)
 
     def note(self, event: str, ends: bool, args: tuple) -> None:
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            return  # a CUDA graph is captured, and a note may ask the device
-        if self.is_heard(event, ends, args):
-            if event in OF_SCALER.values() and not ends:
-                self.scales.setdefault(args[0], [])
-                self.note_call(event)
-            handler = getattr(self, f"{'end' if ends else 'begin'}_{event}", None)
-            if handler is not None:
-                handler(*args)
+        is_capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        if is_capturing or not self.is_heard(event, ends, args):
+            return  # a CUDA graph must not be asked anything
+        if event in OF_SCALER.values() and not ends:
+            self.scales.setdefault(args[0], [])
+            self.note_call(event)
+        handler = getattr(self, f"{'end' if ends else 'begin'}_{event}", None)
+        if handler is not None:
+            handler(*args)
 
     def note_call(self, call: str) -> None:
         self.seen.events = [*self.seen.events[-63:], call]
 
     def is_heard(self, event: str, ends: bool, args: tuple) -> bool:
-        """Return whether a call counts: in the thread that trains, and not inside another one of its name."""
-        here, key = threading.get_ident(), event
-        if args and getattr(args[0], "_enabled", True) is False:
+        """Return whether a call counts: in the thread that watches, and not inside another one of its name."""
+        key: Any = event
+        if getattr([*args, None][0], "_enabled", True) is False:
             self.seen.autocast_off |= event == "autocast"
             return False  # a scaler or autocast that does nothing
-        if event in ("profiler", "error"):
-            return here == self.home
+        in_backward = torch._C._current_graph_task_id() != -1
         if event == "step":
-            key = str(id(self.ledger_of(args[0])))  # a step inside it is its parent's
-        in_backward = event == "step" and torch._C._current_graph_task_id() != -1
-        if self.thread not in (0, here) and not in_backward:  # autograd's own threads may step
-            return False
-        if event in TRAINS and not in_backward:
-            self.thread = here
+            key = self.ledger_of(args[0])  # a step inside it is its parent's
+        if threading.get_ident() != self.home and not (event == "step" and in_backward):
+            return False  # only steps come from autograd's own threads, too
         self.depth[key] += -1 if ends else 1
         return self.depth[key] == (0 if ends else 1)
 
     @property
-    def books(self) -> list[Ledger]:
-        return [*dict.fromkeys(ledger for ledger, _ in self.ledgers.values())]
-
-    @property
     def known(self) -> list[float]:
         """The loss scales of all scalers; 1 changes nothing."""
-        scales = [one.get_scale() for one in self.scales]
-        return [scale for scale in scales if scale != 1]
+        return [one.get_scale() for one in self.scales if one.get_scale() != 1]
 
     def ledger_of(self, optimizer: Any) -> Ledger:
         if id(optimizer) not in self.ledgers:
             new = Ledger(optimizer)
             shared = [one for one in self.books if not one.ids.isdisjoint(new.ids)]
+            self.books += [] if shared else [new]
             self.ledgers[id(optimizer)] = [*shared, new][0], optimizer
         return self.ledgers[id(optimizer)][0]
 
@@ -249,7 +239,8 @@ class Watch:
 
     def end_step(self, optimizer: Any) -> None:
         keeps = self.is_looked_at and self.seen.steps < self.warm_up
-        self.ledger_of(optimizer).end_step(optimizer, keeps, self.count["backward"])
+        caches = torch.is_autocast_enabled(self.seen.device) and torch.is_autocast_cache_enabled()
+        self.ledger_of(optimizer).end_step(optimizer, keeps, caches, self.count["backward"])
         if not self.depth["scaler_step"]:
             self.note_call("step")
             self.end_turn(optimizer)
@@ -302,15 +293,18 @@ class Watch:
     ) -> None:
         self.failed = id(error)
 
+    def begin_uncached(self) -> None:
+        for ledger in self.books:
+            ledger.cached = 0
+
     def begin_schedule(self, context: Any) -> None:
         ledger, _ = self.ledgers.get(id(context.o.optimizer), (None, None))
         if ledger is not None and context.o._step_count > 1:  # else it is being made
             ledger.schedule()
 
     def begin_backward(self, losses: Any, *rest: Any) -> None:
-        if not rest[-1]:  # a call of grad(), whose scaled gradients leave the books
-            self.leaked |= self.is_looked_at and Backward(losses).is_scaled
-            return
+        if not rest[-1]:
+            return  # a call of grad(), which fills no gradient
         self.count["backward"] += 1
         for loss in tensors_in(losses)[:1] if len(self.losses) < KEPT else ():
             self.losses += [loss.detach().clone()] if loss.numel() == 1 else []
@@ -320,7 +314,6 @@ class Watch:
         if self.is_looked_at:
             self.count["anomaly"] += torch.is_anomaly_enabled()
             self.looked = Backward(losses)
-            self.looked.listen()
         is_stepping = self.seen.steps or self.by_hand or self.to_skip
         if self.count["backward"] > KEPT // 2 and not is_stepping:
             self.finish()  # nothing is kept without end, where no optimizer of PyTorch steps
@@ -328,12 +321,11 @@ class Watch:
     def end_backward(self, *_: Any) -> None:
         looked, self.looked = self.looked, None
         if looked is not None:
-            looked.close(self.known, self.leaked)
+            paths = looked.paths(self.known)
             self.count.update(["looked", looked.narrow()])
-            self.leaked |= looked.fills_others and looked.is_scaled
             is_half = not self.scales and "float16" in self.seen.autocasts
             for ledger in self.books:
-                ledger.receive(looked, is_half)
+                ledger.receive(paths, is_half)
         if self.pending:
             self.pending = False
             self.advance()
@@ -354,12 +346,14 @@ class Watch:
 
     def advance(self) -> None:
         """Note that a step of the loop ends."""
-        seen = self.seen
+        seen, waited = self.seen, self.waited
+        self.waited = 0.0
         if self.to_skip:
             self.to_skip -= 1
             self.losses = []
-            seen.steps -= 1
-        elif self.profiler is not None:
+            self.is_looked_at = self.warm_up <= LOOKED and not self.to_skip
+            return
+        if self.profiler is not None:
             with torch.autograd.profiler.record_function(END_OF_STEP):
                 pass
             seen.in_use.append(torch.cuda.memory_allocated())
@@ -368,55 +362,62 @@ class Watch:
         if self.is_looked_at and not self.buffers:
             self.buffers = [*sound_buffers()]
         seen.steps += 1
-        self.leaked = False
         if self.warm_up < seen.steps <= self.to_profile:
             self.clock.tick()
-            self.waits.append(self.waited)
-        self.waited = 0.0
+            self.waits.append(waited)
         if seen.steps == self.warm_up:
             self.clock.start()
         if seen.steps == self.to_profile:
+            self.end_timing()
             self.begin_to_profile()
         is_warm = self.warm_up - LOOKED <= seen.steps < self.warm_up
-        self.is_looked_at = not self.to_skip and (is_warm or seen.steps >= self.to_profile)
+        self.is_looked_at = is_warm or seen.steps >= self.to_profile
         if seen.unseen or seen.steps == self.to_profile + LOOKED:
             self.finish()
             if not self.by_hand and not self.evaluate:
                 self.tell()
 
+    def end_timing(self) -> None:
+        if self.waits:
+            read_times(self.seen, self.clock.stop()[1], self.waits)
+            self.waits = []
+
     def begin_to_profile(self) -> None:
-        read_times(self.seen, self.clock.stop()[1], self.waits)
-        if threading.get_ident() != self.home:
-            self.leave_out(
-                "the loop runs in another thread than diagnose(), as no profiler can follow"
-            )
-        elif torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled():
             self.leave_out("another profiler of PyTorch is running")
-        else:
-            profiler = profiled(self.seen)
-            profiler.__enter__()
-            self.profiler = profiler  # not earlier, because it is itself a profiler that begins
+            return
+        profiler = profiled(self.seen)
+        profiler.__enter__()
+        self.profiler = profiler  # not earlier, because it is itself a profiler that begins
 
     def leave_out(self, reason: str) -> None:
         self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
 
     def finish(self) -> None:
         """End to look, read what was kept on the device, and let go of it."""
-        seen, count = self.seen, self.count
+        seen = self.seen
         if self.over:
             return
         self.over = True
         leave(self.hear)
         if self.profiler is not None:
             self.profiler.__exit__(None, None, None)
-        elif len(self.waits) > seen.timed:
-            read_times(seen, self.clock.stop()[1], self.waits)
+        self.end_timing()
         seen.losses = [float(loss) for loss in self.losses]
         seen.scales = [[float(one) for one in scales] for scales in self.scales.values() if scales]
-        if 0 < count["looked"] == count["anomaly"]:
+        self.read_books()
+        self.note_unseen()
+        self.books, self.ledgers, self.scales, self.losses = [], {}, {}, []
+        if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
+            # last, because it may fail
+            seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
+
+    def read_books(self) -> None:
+        seen, looked = self.seen, self.count["looked"]
+        if 0 < looked == self.count["anomaly"]:
             seen.found["anomaly detection"] = {}
         for dtype in ("float16", "bfloat16"):
-            if count[dtype] > 1 and 3 * count[dtype] >= count["looked"]:
+            if 3 * self.count[dtype] >= max(6, looked):
                 seen.found["loss in 16 bits"] = {"dtype": dtype}
         for ledger in self.books:
             seen.found.update(ledger.mistakes())
@@ -424,21 +425,15 @@ class Watch:
             self.weights += ledger.plain_weights()
             seen.optimizers += bool(ledger.steps or ledger.due)
         self.note_state()
-        self.note_unseen()
-        self.ledgers, self.scales, self.losses = {}, {}, []
-        if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
-            # last, because it may fail
-            seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
 
     def note_unseen(self) -> None:
         """Say what could not be looked at."""
-        seen = self.seen
+        seen, needed = self.seen, self.to_profile + LOOKED
         if self.to_skip:
             seen.unseen.append(
-                f"The loop ended before step {seen.first + 1}, where diagnose() was to begin."
+                f"The loop ended before step {seen.first + 1}, where diagnose() begins."
             )
         elif seen.steps and not seen.watched and not seen.unseen:
-            needed = self.to_profile + LOOKED
             self.leave_out(f"the loop ended after {seen.steps} steps and {needed} are needed")
         elif seen.device == "cuda" and seen.watched and not seen.kernels:
             self.leave_out(
@@ -446,5 +441,5 @@ class Watch:
             )
         if seen.watched and seen.events and not seen.optimizers:
             seen.unseen.append(
-                "No optimizer of PyTorch took a step, so nothing is known of what it does to gradients."
+                "No optimizer of PyTorch took a step, so little is known of gradients."
             )

@@ -506,14 +506,6 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
         "never scaled",
         lambda: turns(turn_of(backward, lambda part: part.loss().backward(), end)),
     ),
-    "half of a sum": (
-        "never scaled",
-        lambda: turns(
-            turn_of(
-                lambda part: (part.scaler.scale(part.loss()) + 0.5 * part.loss()).backward(), end
-            )
-        ),
-    ),
     "swapped scalers": ("another scale", swapped_scalers),
     "clipped past the scaler": (
         "past the scaler",
