@@ -13,12 +13,12 @@ from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 from torch.utils.data import dataloader
 
-LISTENERS: list[Any] = []  # each takes (event, ends, *arguments) and raises nothing
-INSTALLED: list[tuple] = []  # (owner, name, the function before, ours)
+LISTENERS: list = []  # each takes (event, ends, *arguments) and raises nothing
+INSTALLED: list = []  # (owner, name, the function before, ours)
 OF_SCALER = {"scale": "scale", "unscale_": "unscale", "step": "scaler_step", "update": "update"}
 
 
-def doors() -> list[tuple[Any, str, str]]:
+def doors() -> list[tuple]:
     """Return (owner, name, event) of each function that is listened at. What a version lacks is left out."""
     scalers = [torch.amp.GradScaler]
     for scaler in scalers:

@@ -53,10 +53,10 @@ class Backward:
     """
 
     def __init__(self, losses: Any) -> None:
-        self.ends: set[tuple] = set()  # (node, the loss scale above it, where its number is read)
-        self.read: dict[Any, tuple] = {}  # (type, least, most) of the gradient that reaches a node
+        self.ends: set = set()  # (node, the loss scale above it, where its number is read)
+        self.read: dict = {}  # (type, least, most) of the gradient that reaches a node
         todo = [(getattr(loss, "grad_fn", None), 1.0, None) for loss in losses]
-        done: set[tuple] = set()
+        done: set = set()
         while todo:
             step = todo.pop()
             if step[0] is not None and step not in done:
@@ -66,7 +66,7 @@ class Backward:
         # hooks that return None change nothing
         self.hooks = [node.register_prehook(partial(self.note, node)) for node in nodes]
 
-    def below(self, node: Any, scale: float, place: Any) -> list[tuple]:
+    def below(self, node: Any, scale: float, place: Any) -> list:
         """Return the nodes below a linear one, with the loss scale above them; any other is an end."""
         name = node.name()
         sides = [child for child, _ in node.next_functions if child]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .graph import HALF, Path, same
-from .mistakes import name_of
+from .mistakes import Found, name_of
 
 # they keep small updates
 HELD = r"(?i)kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"
@@ -75,15 +75,15 @@ class Ledger:
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
         self.version = self.weight._version  # at the last backward()
         self.is_own = type(optimizer).__module__.startswith("torch.optim")  # PyTorch's own
-        self.used: tuple = ()  # the last step's optimizer, gradient, and calls of backward()
-        self.paths: set[Path] = set()
+        self.used: tuple = (0,)  # the last step's optimizer, gradient, and calls of backward()
+        self.paths: set = set()
         self.faults: Counter = Counter()  # rounds in which each was seen
-        self.figures: dict[str, dict[str, Any]] = {}  # of each fault
+        self.figures: dict = {}  # of each fault
         self.tiny: list[
             float
         ] = []  # the share of each gradient that float16 holds with fewer digits
-        self.scalers: set[Any] = set()
-        self.kept: list[tuple] = []  # (16-bit weight, its numbers, where it has a gradient)
+        self.scalers: set = set()
+        self.kept: list = []  # (16-bit weight, its numbers, where it has a gradient)
 
     def plain_weights(self) -> list[torch.Tensor]:
         """Return the weights whose gradient is neither empty, sparse nor spread over processes."""
@@ -175,7 +175,7 @@ class Ledger:
             self.figures |= found
         self.forget()
 
-    def read_round(self, known: list[float]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def read_round(self, known: list[float]) -> Iterator[Found]:
         faults = {
             fault: {"scale": path[0], "divisor": self.divisor}
             for path in self.paths
@@ -202,8 +202,7 @@ class Ledger:
         self.used = use
         if keeps and not self.kept and all(one.get("lr", 1) for one in optimizer.param_groups):
             half = [weight for weight in self.plain_weights() if weight.dtype in HALF]
-            largest = sorted(half, key=torch.Tensor.numel)[-8:]
-            self.kept = [(one, sample(one), sample(one.grad) != 0) for one in largest]
+            self.kept = [(one, sample(one), sample(one.grad) != 0) for one in half]
             self.kept_at = self.steps
 
     def end_due(self, scaler: Any, taken: bool) -> None:
@@ -223,37 +222,38 @@ class Ledger:
 
     # What the rules read
 
-    def mistakes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def mistakes(self) -> Iterator[Found]:
         """Return (rule, what it names) of each mistake."""
-        tiny = sum(self.tiny) / max(1, len(self.tiny))
-        if tiny > TINY:
-            yield "fp16 without scaler", {"share": tiny}
+        often = [one for one, count in self.faults.items() if count > 1 and 2 * count >= self.read]
         if self.faults["update without step"] > 1:  # which explains all else that scales show
-            yield "update without step", {}
-        else:
-            for fault, count in self.faults.items():
-                if count > 1 and 2 * count >= self.read:
-                    yield fault, self.figures[fault]
-        if self.doubled > 2 and 3 * self.doubled >= self.steps:
+            often = ["update without step"]
+        yield from [(fault, self.figures.get(fault, {})) for fault in often]
+        # a CUDA graph replays calls of backward() that were not heard
+        if 2 < self.doubled <= self.used[-1] and 3 * self.doubled >= self.steps:
             yield "steps twice", {}
         if self.rounds > 2 and not self.cleared:
             yield "gradients not cleared", {}
         if self.stale > 2:
             yield "stale weights", {}
-        often = max(3, self.due / 10)
-        skipped = self.due - self.taken
+        tiny = sum(self.tiny) / max(1, len(self.tiny))
+        if tiny > TINY:
+            yield "fp16 without scaler", {"share": tiny}
+        if share := self.lost_share():
+            yield "lost updates", {"optimizer": type(self.optimizer).__name__, "share": share}
+        for group in self.optimizer.param_groups if self.is_own else []:
+            eps, half = group.get("eps", 1), {one.dtype for one in group["params"]} & {HALF[0]}
+            if half and eps < 2**-25 and not group.get("fused"):
+                yield "eps", {"eps": eps}
+        yield from self.mistakes_of_steps()
+
+    def mistakes_of_steps(self) -> Iterator[Found]:
+        skipped, often = self.due - self.taken, max(3, self.due / 10)
         if self.through >= often and 2 * self.scheduled >= self.due:
             yield "scheduled though skipped", {"count": self.through}
         if len(self.scalers) > 2:
             yield "many scalers", {"count": len(self.scalers), "due": self.due}
         elif self.taken and (self.searched >= 16 or skipped - self.searched >= often):
             yield "steps skipped", {"count": skipped, "due": self.due}
-        for group in self.optimizer.param_groups if self.is_own else []:
-            eps, half = group.get("eps", 1), [one.dtype == torch.float16 for one in group["params"]]
-            if any(half) and eps < 2**-25 and not group.get("fused"):
-                yield "eps", {"eps": eps}
-        if share := self.lost_share():
-            yield "lost updates", {"optimizer": type(self.optimizer).__name__, "share": share}
 
     def lost_share(self) -> float:
         """Return which share of 16-bit weights never moved, 0 where that may be meant or chance."""

@@ -5,7 +5,6 @@ import math
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -75,10 +74,14 @@ FACTS = {  # a sentence for each figure that is known
     "packages": "A package waits for the GPU in every step: {packages}.",
 }
 PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
-NOTHING = "Nothing was looked at, because no optimizer took a step in this thread. Try diagnose(step) with a step of yours."
+NOTHING = (
+    "Nothing was looked at, because no optimizer took a step in this thread."
+    " Try diagnose(step) with a step of yours."
+)
 GUARD = " In float16 a constant below 6e-8, as a guard of 1e-8, is 0."
 IN_FP32, SPOILED = "Try it in fp32 or bfloat16.", "Its weights are inf or NaN themselves."
 
+Found = tuple[str, dict]  # (rule, {what its sentence names: its value})
 Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
 
 
@@ -86,37 +89,37 @@ Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it na
 class Diagnosis:
     """The result of diagnose(), which `print` shows. Times are in milliseconds, sizes in bytes."""
 
-    mistakes: list[Mistake] = field(default_factory=list)  # empty for a sound step
+    mistakes: list = field(default_factory=list)  # empty for a sound step
     device: str = "cpu"  # "cuda" or "cpu"
     matmul_switch: str = ""  # PyTorch's switch for fp32 products, where the GPU has TF32
     compiled: bool = False  # torch.compile was used in the profiled steps
-    unseen: list[str] = field(default_factory=list)  # a sentence for each thing not looked at
+    unseen: list = field(default_factory=list)  # a sentence for each thing not looked at
     steps: int = 0  # all that were taken
     first: int = 0  # steps that were passed over before
     optimizers: int = 0  # of PyTorch, that took a step
     ended_by: str = ""  # a sentence on the error that ended the loop
-    errors: list[Mistake] = field(default_factory=list)  # the remedy of that error
-    events: list[str] = field(default_factory=list)  # the last 64 calls that were heard
+    errors: list = field(default_factory=list)  # the remedy of that error
+    events: list = field(default_factory=list)  # the last 64 calls that were heard
     # {mistake that needs no judging: what it names}
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    found: dict = field(default_factory=dict)
     # types of the autocasts that were entered with gradients on
-    autocasts: set[str] = field(default_factory=set)
+    autocasts: set = field(default_factory=set)
     autocast_off: bool = False  # an autocast with enabled=False was entered
     # of each GradScaler, after each profiled step
-    scales: list[list[float]] = field(default_factory=list)
+    scales: list = field(default_factory=list)
     # what backward() was called on, without the loss scale
-    losses: list[float] = field(default_factory=list)
-    state_types: set[str] = field(default_factory=set)  # what an optimizer keeps in 16 bits
+    losses: list = field(default_factory=list)
+    state_types: set = field(default_factory=set)  # what an optimizer keeps in 16 bits
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
-    reads: list[str] = field(default_factory=list)
+    reads: list = field(default_factory=list)
     pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
     # {(kind, type): FLOPs of the profiled steps}
-    flops: dict[tuple[str, str], float] = field(default_factory=dict)
-    uncounted: set[str] = field(default_factory=set)  # products of unknown size
-    kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
-    in_use: list[int] = field(default_factory=list)  # bytes of tensors after each profiled step
+    flops: dict = field(default_factory=dict)
+    uncounted: set = field(default_factory=set)  # products of unknown size
+    kernels: dict = field(default_factory=dict)  # what read_kernels fills in
+    in_use: list = field(default_factory=list)  # bytes of tensors after each profiled step
     timed: int = 0  # steps
     step_ms: float = 0.0  # the median of the timed steps
     data_wait_fraction: float = 0.0  # waiting for a DataLoader
@@ -152,7 +155,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
+def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
     # each other mistake explains skipped steps; a compiled step casts its weights itself
     explained = {"steps skipped": len(seen.found) > 1, "stale weights": seen.compiled}
@@ -170,7 +173,7 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "memory grows", {"mib": sum(growth) / len(growth)}
 
 
-def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
+def mistakes_of_numbers(seen: Diagnosis) -> Iterator[Found]:
     """Return what is inf or NaN, or on the way there."""
     bad = [one for one in seen.losses if not math.isfinite(one)]
     if bad:
@@ -188,7 +191,7 @@ def mistakes_of_numbers(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]
             yield "scale falls", {"which": which, "scale": scales[-1]}
 
 
-def mistakes_of_types(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
+def mistakes_of_types(seen: Diagnosis) -> Iterator[Found]:
     is_scaled = "scale" in seen.events
     types = {dtype for _, dtype in seen.flops}
     is_on = seen.autocasts or (is_scaled and not seen.autocast_off)

@@ -148,7 +148,7 @@ REMEDIES = [
 ]
 
 
-def remedy_for(error: BaseException, facts: list[str]) -> tuple[str, str] | None:
+def remedy_for(error: BaseException, facts: list) -> tuple | None:
     """Return (the part of the message that is known, the remedy), None where none is known to be true.
 
     facts: the last calls and a ";", whether the error came out of an autocast, and what else is known of the loop.

@@ -17,7 +17,7 @@ from torch.profiler import profile
 
 from ..explain.profile import read_kernels
 from .flops import dtype_of, flops_of, is_product
-from .mistakes import PACKAGE, SCALER, Diagnosis, name_of
+from .mistakes import PACKAGE, SCALER, Diagnosis
 
 END_OF_STEP = "## end of a step ##"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -81,7 +81,7 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
         read_waits(seen, on_host, ends, results)
 
 
-def read_device(seen: Diagnosis, kernels: list[tuple[str, int, int]], steps: int) -> None:
+def read_device(seen: Diagnosis, kernels: list, steps: int) -> None:
     """Note the kernels, and the copies from memory that is not pinned."""
     found = SimpleNamespace(step_ms_median=seen.step_ms)
     read_kernels(found, kernels, steps)
@@ -145,9 +145,9 @@ def is_passed(file: str, is_installed: bool, in_library: bool) -> bool:
     return inside or file.startswith((OWN, "<") if is_installed else (OWN, "<", STANDARD))
 
 
-def lines_at(calls: list, moment: int) -> tuple[list[tuple[str, str, int]], bool]:
+def lines_at(calls: list, moment: int) -> tuple[list, bool]:
     """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and whether one uploads."""
-    lines: list[tuple[str, str, int]] = []
+    lines: list = []
     uploads = False
     while calls:
         begun = [call for call in calls if call.start_time_ns <= moment]
@@ -170,26 +170,20 @@ def lines_at(calls: list, moment: int) -> tuple[list[tuple[str, str, int]], bool
 def read_operations(seen: Diagnosis, events: list) -> None:
     """Add up the FLOPs of products by operation and type, and note operations whose size is not known.
 
-    Autocast calls an operation again, with other types. Only the inner call computes, so it replaces the outer one.
+    Autocast calls an operation again, with other types, and only the inner call computes. What an optimizer
+    multiplies itself, as Muon does, is not the model's.
     """
-    # by thread, name and outer's end
-    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float | None]] = {}
-    outer_until: dict[tuple[int, str], int] = {}
     steps = [event for event in events if event.name().startswith("Optimizer.step#")]
-    own = [(one.start_thread_id(), one.start_ns(), one.end_ns()) for one in steps]
-    for event in events:
-        name, thread = event.name(), event.start_thread_id()
+    inner: dict = {}  # {(thread, operation): start of the call that came later}
+    for event in reversed(events):
+        name, thread, start = event.name(), event.start_thread_id(), event.start_ns()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
-        if not is_product(event) or "float" not in (
-            dtype := name_of(getattr(torch, dtype_of(event), ""))
-        ):
-            continue  # the profiler says "float" and "half"
-        if any(its == thread and start <= event.start_ns() < end for its, start, end in own):
-            continue  # an optimizer's own products, as in Muon
-        if event.start_ns() >= outer_until.get((thread, name), 0):
-            outer_until[thread, name] = event.end_ns()
-        key = (name.removeprefix("aten::"), dtype)
-        computed[thread, name, outer_until[thread, name]] = key, flops_of(event)
-    for key, flops in computed.values():
-        seen.flops[key] = seen.flops.get(key, 0.0) + (flops or 0.0)
-        seen.uncounted |= {key[0]} if flops is None else set()
+        if not is_product(event) or "float" not in (dtype := dtype_of(event)):
+            continue
+        is_outer = inner.get((thread, name), event.end_ns()) < event.end_ns()
+        inner[thread, name] = start
+        around = [one for one in steps if one.start_ns() <= start < one.end_ns()]
+        if not is_outer and thread not in [one.start_thread_id() for one in around]:
+            key, flops = (name.removeprefix("aten::"), dtype), flops_of(event)
+            seen.flops[key] = seen.flops.get(key, 0.0) + (flops or 0.0)
+            seen.uncounted |= {key[0]} if flops is None else set()

@@ -32,7 +32,7 @@ WARM_UP = {"cpu": 3, "cuda": 8}
 KEPT = 4096  # losses at most, and half as many backward() calls without a step
 
 
-def sound_buffers() -> Iterator[tuple[str, torch.Tensor]]:
+def sound_buffers() -> Iterator[tuple]:
     """Yield (name, buffer) of each buffer of a module in this process that is finite."""
     for module in [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]:
         with contextlib.suppress(Exception):  # a module that is half made, or buffers of nothing
@@ -72,19 +72,19 @@ class Watch:
         self.home = threading.get_ident()  # the thread that watches
         self.undo = contextlib.ExitStack()
         self.clock = StepClock(torch.device(self.seen.device))
-        self.waits: list[float] = []  # the seconds in which each timed step waited for a DataLoader
+        self.waits: list = []  # the seconds in which each timed step waited for a DataLoader
         self.count: Counter = Counter()  # of calls of backward(), by what was seen
         self.depth: Counter = (
             Counter()
         )  # of calls under way, because a method may call its parent's
-        self.since: list[int] = []  # optimizers, see ends_a_step()
-        self.buffers: list[tuple[str, torch.Tensor]] = []
-        self.books: list[Ledger] = []
+        self.since: list = []  # optimizers, see ends_a_step()
+        self.buffers: list = []
+        self.books: list = []
         # of each optimizer, which keeps its id; one that wraps another shares its ledger
-        self.ledgers: dict[int, tuple[Ledger, Any]] = {}
-        self.scales: dict[Any, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.losses: list[torch.Tensor] = []  # scalar ones
-        self.weights: list[torch.Tensor] = []  # of all optimizers, for the evaluation
+        self.ledgers: dict = {}
+        self.scales: dict = {}  # of each scaler, in the profiled steps
+        self.losses: list = []  # scalar ones
+        self.weights: list = []  # of all optimizers, for the evaluation
 
     # Life
 
@@ -140,7 +140,7 @@ class Watch:
     def note_error(self, error: BaseException) -> None:
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
         seen, name = self.seen, type(error).__name__
-        facts: list[str] = []
+        facts: list = []
         if not self.over:
             seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
             where = "inside" if self.failed == id(error) else "outside"
@@ -149,7 +149,7 @@ class Watch:
             seen.errors = [Mistake("error", {"message": known[0]}, f"{name}: {known[1]}")]
             error.add_note(f"diagnose(): {known[1]}")
 
-    def remedy_for(self, error: BaseException, facts: list[str]) -> tuple[str, str] | None:
+    def remedy_for(self, error: BaseException, facts: list) -> tuple | None:
         spoiled = "spoiled" if self.note_state() else ""
         return remedy_for(error, [*facts, spoiled, *self.seen.autocasts])
 
