@@ -25,8 +25,7 @@ MANY = 8  # micro-batches whose sum in 16 bits loses a digit
 
 def sample(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of some of a tensor's numbers."""
-    rows = tensor.detach()[:16] if tensor.dim() else tensor.detach()
-    return rows.reshape(-1)[:4096].clone()
+    return tensor.detach().reshape(-1)[:4096].clone()
 
 
 def nice(number: float) -> bool:
@@ -34,18 +33,19 @@ def nice(number: float) -> bool:
     return same(number, float(f"{number:.1e}"))
 
 
-def faults_of(path: Path, divisor: float, known: list[float]) -> Iterator[str]:
+def fault_of(path: Path, divisor: float, known: list) -> str:
     """Name what is wrong where a gradient is multiplied by a path and then divided. known: scales of scalers."""
     scale, number = path
     is_known = any(same(divisor, one) for one in known)
-    if scale == 1 and is_known and 1 / LARGE <= number <= LARGE:
-        yield "never scaled"
-    elif scale != 1 and same(divisor, 1):
-        yield "past the scaler"
-    elif scale != 1 and same(divisor, scale**2):
-        yield "unscaled twice"
-    elif scale != 1 and is_known and not same(divisor, scale):
-        yield "scaled twice" if same(divisor**2, scale) else "another scale"
+    faults = {
+        "never scaled": scale == 1 and is_known and 1 / LARGE <= number <= LARGE,
+        "": scale == 1 or same(divisor, scale),
+        "past the scaler": same(divisor, 1),
+        "unscaled twice": same(divisor, scale**2),
+        "scaled twice": is_known and same(divisor**2, scale),
+        "another scale": is_known,
+    }
+    return [*(fault for fault, is_true in faults.items() if is_true), ""][0]
 
 
 class Ledger:
@@ -54,64 +54,60 @@ class Ledger:
     steps = doubled = 0  # doubled: with a gradient that the step before had used
     due = taken = searched = 0  # steps of a scaler; those that it skipped before the first it took
     scheduled = through = 0  # steps of a scheduler; those after a step that the scaler had skipped
-    rounds = read = cleared = (
-        0  # steps that were looked at, those that were read, cleared gradients
-    )
+    rounds = cleared = 0  # steps that were looked at; gradients that were cleared before
+    cached = stale = 0  # steps since autocast cast weights anew; the most of them
     is_clear = False  # whether the gradient was cleared before the present backward()
     is_blind = False  # whether it has a part that was not looked at
     was_skipped = False
-    cached = 0  # steps since autocast has cast weights anew
-    stale = 0  # the most of them
-    backwards = 0  # since the gradient was cleared, as paths and divisor
-    divisor = 1.0  # of the gradient since its backward()
-    clipped = 0.0  # the scale that was in gradients when they were clipped
     last: torch.Tensor | None = None  # the gradient as it was when it was last looked at
     kept_at = 0  # steps that were taken when numbers were kept
 
-    def __init__(self, optimizer: Any):
-        self.optimizer = optimizer
-        self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        self.ids = {id(weight) for weight in self.weights}
+    def __init__(self, optimizer: Any, weights: list):
+        self.optimizer, self.weights = optimizer, weights
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
         self.version = self.weight._version  # at the last backward()
         self.is_own = type(optimizer).__module__.startswith("torch.optim")  # PyTorch's own
-        self.used: tuple = (0,)  # the last step's optimizer, gradient, and calls of backward()
-        self.paths: set = set()
+        self.used: tuple = (0,)  # the last step's gradient, optimizer, and calls of backward()
         self.faults: Counter = Counter()  # rounds in which each was seen
         self.figures: dict = {}  # of each fault
-        self.tiny: list[
-            float
-        ] = []  # the share of each gradient that float16 holds with fewer digits
+        self.tiny: list = []  # the share of each gradient that float16 holds with fewer digits
         self.scalers: set = set()
         self.kept: list = []  # (16-bit weight, its numbers, where it has a gradient)
+        self.forget()
 
-    def plain_weights(self) -> list[torch.Tensor]:
+    def plain_weights(self) -> list:
         """Return the weights whose gradient is neither empty, sparse nor spread over processes."""
         has = [one for one in self.weights if type(one.grad) is torch.Tensor]
         return [one for one in has if one.grad.layout == torch.strided and one.grad.numel()]
 
     # Gradients
 
-    def clear(self, is_looked_at: bool, known: list[float]) -> set[str]:
-        """Say before a backward() whether the gradient was "cleared", and the weights "moved" since the last one."""
+    def forget(self) -> None:
+        """Begin a round, with a gradient that is cleared or used."""
+        self.paths: set = set()  # of each backward()
+        self.backwards = 0
+        self.divisor = 1.0  # of the gradient since its backward()
+        self.clipped = 0.0  # the scale that was in it when it was clipped
+        self.is_blind = False
+
+    def clear(self, known: list | None) -> set:
+        """Say before a backward() whether the gradient was "cleared", and the weights "moved" since the last one.
+
+        known: the scales of all scalers, None where nothing may be slowed.
+        """
         gradient, version = self.weight.grad, self.weight._version
         words = {"moved"} if version != self.version else set()
-        self.is_clear = gradient is None or (is_looked_at and not bool(gradient.any()))
+        self.version = version
+        self.is_clear = gradient is None or (known is not None and not bool(gradient.any()))
         if self.is_clear:
             self.forget()
             words.add("cleared")
-        elif is_looked_at:
-            self.divide()
-            self.faults["update without step"] += any(same(self.divisor, one) for one in known)
-        self.is_blind |= not is_looked_at
-        self.version = version
+        self.divide()
+        self.faults["update without step"] += any(same(self.divisor, one) for one in known or ())
+        self.is_blind |= known is None
         return words
 
-    def forget(self) -> None:
-        self.paths, self.backwards, self.divisor, self.clipped = set(), 0, 1.0, 0.0
-        self.is_blind = False
-
-    def receive(self, paths: set[Path], is_half: bool) -> None:
+    def receive(self, paths: set, is_half: bool) -> None:
         """Note a backward() that was looked at. is_half: it is of float16, without a scaler."""
         before = None if self.is_clear else self.last
         self.look()
@@ -124,7 +120,8 @@ class Ledger:
         self.cleared += self.is_clear
         self.divisor = 1.0 if self.divisor == 1 else math.nan  # a part was divided, and a part not
         if is_half and all(number <= LARGE for _, number in paths):
-            self.measure_small()
+            sizes = sample(max(self.plain_weights(), key=torch.Tensor.numel).grad).abs()
+            self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean()))
 
     def look(self) -> float:
         """Return by which number the gradient was multiplied since the last look, NaN where none is known."""
@@ -138,8 +135,7 @@ class Ledger:
         return abs(float(most)) if same(float(least), float(most)) else math.nan
 
     def divide(self) -> None:
-        factor = self.look()
-        if not same(factor, 1):
+        if self.paths and not same(factor := self.look(), 1):
             self.divisor /= factor
 
     def clip(self, limit: Any) -> None:
@@ -147,45 +143,35 @@ class Ledger:
 
         A limit that has the scale in it is sound, and told by its digits: 65.536 is 1e-3 times 65,536.
         """
-        if not same(self.look(), 1) and isinstance(limit, int | float):
+        if self.paths and not same(self.look(), 1) and isinstance(limit, int | float):
             left = [scale / self.divisor for scale, _ in self.paths]
             wrong = [scale for scale in left if scale >= LARGE and not nice(limit / scale)]
             self.clipped = max([self.clipped, *wrong])
 
-    def measure_small(self) -> None:
-        """Note which share of a gradient float16 holds with fewer digits than its ten."""
-        largest = max(self.plain_weights(), key=torch.Tensor.numel)
-        sizes = sample(largest.grad).abs()
-        self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean()))
-
     # Steps
 
-    def begin_step(self, optimizer: Any, known: list[float]) -> None:
+    def begin_step(self, optimizer: Any, known: list) -> None:
         """Read what was looked at before a step. known: the scales of all scalers."""
         self.divide()
         if getattr(optimizer, "grad_scale", None) is not None:  # a fused one divides itself
             self.divisor *= float(optimizer.grad_scale)
         if not same(self.divisor, 1):
             self.tiny = []
-        self.rounds += bool(self.paths)
         if self.paths and not self.is_blind:
-            self.read += 1
+            self.rounds += 1
             found = dict(self.read_round(known))
             self.faults.update([*found])
             self.figures |= found
         self.forget()
 
-    def read_round(self, known: list[float]) -> Iterator[Found]:
-        faults = {
-            fault: {"scale": path[0], "divisor": self.divisor}
-            for path in self.paths
-            for fault in faults_of(path, self.divisor, known)
-        }
-        if self.clipped and "past the scaler" not in faults:
+    def read_round(self, known: list) -> Iterator[Found]:
+        faults = {fault_of(path, self.divisor, known): path[0] for path in self.paths}
+        is_past = "past the scaler" in faults
+        if self.clipped and not is_past:
             yield "clipped while scaled", {"scale": self.clipped}
-        if not self.is_own:
-            faults.pop("past the scaler", None)
-        yield from faults.items()
+        for fault, scale in faults.items():
+            if fault and (self.is_own or fault != "past the scaler"):
+                yield fault, {"scale": scale, "divisor": self.divisor}
         if self.backwards >= MANY and self.weight.dtype in HALF:
             yield "sums in 16 bits", {"count": self.backwards, "dtype": name_of(self.weight.dtype)}
 
@@ -197,7 +183,7 @@ class Ledger:
         self.steps += 1
         self.cached += caches
         self.stale = max(self.stale, self.cached)
-        use = id(optimizer), id(self.weight.grad), backwards
+        use = id(self.weight.grad), id(optimizer), backwards
         self.doubled += self.weight.grad is not None and use == self.used
         self.used = use
         if keeps and not self.kept and all(one.get("lr", 1) for one in optimizer.param_groups):
@@ -224,8 +210,8 @@ class Ledger:
 
     def mistakes(self) -> Iterator[Found]:
         """Return (rule, what it names) of each mistake."""
-        often = [one for one, count in self.faults.items() if count > 1 and 2 * count >= self.read]
-        if self.faults["update without step"] > 1:  # which explains all else that scales show
+        often = [one for one, count in self.faults.items() if 2 * count >= max(4, self.rounds)]
+        if "update without step" in often:  # which explains all else that scales show
             often = ["update without step"]
         yield from [(fault, self.figures.get(fault, {})) for fault in often]
         # a CUDA graph replays calls of backward() that were not heard
@@ -263,12 +249,10 @@ class Ledger:
         share = float(torch.cat(stayed).float().mean())
         return share if share >= (0.1 if self.is_own else 0.5) else 0.0
 
-    def state_in_16_bits(self) -> set[str]:
+    def state_in_16_bits(self) -> set:
         """Return the names of the optimizer's own numbers that have 16 bits, as its weights have."""
-        states = [
-            one for one in getattr(self.optimizer, "state", {}).values() if isinstance(one, dict)
-        ]
-        pairs = [pair for state in states for pair in state.items()]
+        states = [*getattr(self.optimizer, "state", {}).values()]
+        pairs = [pair for state in states if isinstance(state, dict) for pair in state.items()]
         return {str(name) for name, value in pairs if getattr(value, "dtype", None) in HALF}
 
     def holds_what_is_rounded(self) -> bool:

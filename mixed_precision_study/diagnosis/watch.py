@@ -44,8 +44,8 @@ def sound_buffers() -> Iterator[tuple]:
 class Watch:
     """Watches the steps of a training through three phases: they warm up, are timed, and are profiled.
 
-    A step ends with GradScaler.update, or with the first optimizer's step where no scaler is used; `by_hand` the caller
-    says so. What is kept of tensors is kept in the few steps that are looked at, and read at the end. It serves once.
+    A step ends with that of the first optimizer, which GradScaler.step may skip; `by_hand` the caller says so. What is
+    kept of tensors is kept in the few steps that are looked at, and read at the end. It serves once.
     """
 
     pending = over = False  # a step ended in backward(); all is seen
@@ -74,17 +74,14 @@ class Watch:
         self.clock = StepClock(torch.device(self.seen.device))
         self.waits: list = []  # the seconds in which each timed step waited for a DataLoader
         self.count: Counter = Counter()  # of calls of backward(), by what was seen
-        self.depth: Counter = (
-            Counter()
-        )  # of calls under way, because a method may call its parent's
+        # of calls under way, because a method may call its parent's
+        self.depth: Counter = Counter()
         self.since: list = []  # optimizers, see ends_a_step()
         self.buffers: list = []
-        self.books: list = []
-        # of each optimizer, which keeps its id; one that wraps another shares its ledger
+        # by an optimizer's first weight, so that one that wraps another shares its ledger
         self.ledgers: dict = {}
         self.scales: dict = {}  # of each scaler, in the profiled steps
         self.losses: list = []  # scalar ones
-        self.weights: list = []  # of all optimizers, for the evaluation
 
     # Life
 
@@ -121,6 +118,7 @@ class Watch:
         if error is None and evaluate is not None:
             self.look_at_evaluation(evaluate)
         self.undo.close()
+        self.ledgers, self.buffers = {}, []
         return self.seen
 
     def tell(self) -> None:
@@ -178,7 +176,8 @@ class Watch:
         bad = {name for name, buffer in self.buffers if not bool(buffer.isfinite().all())}
         if bad:
             self.seen.found["buffers not finite"] = {"names": ", ".join(sorted(bad)[:4])}
-        return bool(bad) or not all(bool(one.isfinite().all()) for one in self.weights)
+        weights = [weight for one in self.ledgers.values() for weight in one.plain_weights()]
+        return bool(bad) or not all(bool(one.isfinite().all()) for one in weights)
 
     # Hearing
 
@@ -218,15 +217,14 @@ class Watch:
     @property
     def known(self) -> list[float]:
         """The loss scales of all scalers; 1 changes nothing."""
-        return [one.get_scale() for one in self.scales if one.get_scale() != 1]
+        scales = [float(one._scale) for one in self.scales if one._scale is not None]
+        return [scale for scale in scales if scale != 1]
 
     def ledger_of(self, optimizer: Any) -> Ledger:
-        if id(optimizer) not in self.ledgers:
-            new = Ledger(optimizer)
-            shared = [one for one in self.books if not one.ids.isdisjoint(new.ids)]
-            self.books += [] if shared else [new]
-            self.ledgers[id(optimizer)] = [*shared, new][0], optimizer
-        return self.ledgers[id(optimizer)][0]
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        if weights[0] not in self.ledgers:
+            self.ledgers[weights[0]] = Ledger(optimizer, weights)
+        return self.ledgers[weights[0]]
 
     # Steps
 
@@ -294,23 +292,23 @@ class Watch:
         self.failed = id(error)
 
     def begin_uncached(self) -> None:
-        for ledger in self.books:
+        for ledger in self.ledgers.values():
             ledger.cached = 0
 
     def begin_schedule(self, context: Any) -> None:
-        ledger, _ = self.ledgers.get(id(context.o.optimizer), (None, None))
-        if ledger is not None and context.o._step_count > 1:  # else it is being made
-            ledger.schedule()
+        if context.o._step_count > 1:  # else it is being made
+            self.ledger_of(context.o.optimizer).schedule()
 
     def begin_backward(self, losses: Any, *rest: Any) -> None:
         if not rest[-1]:
             return  # a call of grad(), which fills no gradient
         self.count["backward"] += 1
-        for loss in tensors_in(losses)[:1] if len(self.losses) < KEPT else ():
-            self.losses += [loss.detach().clone()] if loss.numel() == 1 else []
-        known = self.known if self.is_looked_at else []
-        words = [ledger.clear(self.is_looked_at, known) for ledger in self.books]
-        self.note_call("_".join(["backward", *sorted(set().union(*words))]))
+        kept = [one.detach().clone() for one in tensors_in(losses)[:1] if one.numel() == 1]
+        self.losses += kept if len(self.losses) < KEPT else []
+        words = {"backward"}
+        for ledger in self.ledgers.values():
+            words |= ledger.clear(self.known if self.is_looked_at else None)
+        self.note_call("_".join(sorted(words)))
         if self.is_looked_at:
             self.count["anomaly"] += torch.is_anomaly_enabled()
             self.looked = Backward(losses)
@@ -324,23 +322,23 @@ class Watch:
             paths = looked.paths(self.known)
             self.count.update(["looked", looked.narrow()])
             is_half = not self.scales and "float16" in self.seen.autocasts
-            for ledger in self.books:
+            for ledger in self.ledgers.values():
                 ledger.receive(paths, is_half)
         if self.pending:
             self.pending = False
             self.advance()
 
     def begin_clip(self, *_: Any) -> None:
-        for ledger in self.books if self.is_looked_at else ():
+        for ledger in self.ledgers.values() if self.is_looked_at else ():
             ledger.divide()
 
     def end_clip(self, weights: Any, limit: Any = None, *_: Any) -> None:
-        for ledger in self.books if self.is_looked_at else ():
+        for ledger in self.ledgers.values() if self.is_looked_at else ():
             ledger.clip(limit)
 
     def end_scale(self, scaler: Any, losses: Any, scaled: Any = None) -> None:
-        if self.is_looked_at:
-            mark(scaled, scaler.get_scale())
+        if self.is_looked_at and scaled is not None:
+            mark(scaled, float(scaler._scale))
 
     # Phases
 
@@ -407,7 +405,7 @@ class Watch:
         seen.scales = [[float(one) for one in scales] for scales in self.scales.values() if scales]
         self.read_books()
         self.note_unseen()
-        self.books, self.ledgers, self.scales, self.losses = [], {}, {}, []
+        self.scales, self.losses = {}, []
         if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
             # last, because it may fail
             seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
@@ -419,10 +417,9 @@ class Watch:
         for dtype in ("float16", "bfloat16"):
             if 3 * self.count[dtype] >= max(6, looked):
                 seen.found["loss in 16 bits"] = {"dtype": dtype}
-        for ledger in self.books:
+        for ledger in self.ledgers.values():
             seen.found.update(ledger.mistakes())
             seen.state_types |= ledger.state_in_16_bits()
-            self.weights += ledger.plain_weights()
             seen.optimizers += bool(ledger.steps or ledger.due)
         self.note_state()
 
