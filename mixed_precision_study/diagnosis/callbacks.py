@@ -4,9 +4,8 @@ Each class is made when it is first asked for, so that neither framework is need
 options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
 """
 
-import sys
 from contextlib import ExitStack
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 from unittest.mock import patch
 
@@ -33,15 +32,11 @@ class Life:
 
 def trainer_above(callback: Any) -> Any:
     """Return the Trainer that calls a callback, which it does not hand over: it is in a frame above."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame, _ in walk_stack(None):
         trainer = frame.f_locals.get("self")
         handler = getattr(trainer, "callback_handler", None)
-        if any(one is callback for one in getattr(handler, "callbacks", [])) and hasattr(
-            trainer, "training_step"
-        ):
+        if callback in getattr(handler, "callbacks", ()) and hasattr(trainer, "training_step"):
             return trainer
-        frame = frame.f_back
     return None
 
 

@@ -96,7 +96,6 @@ class Diagnosis:
     unseen: list = field(default_factory=list)  # a sentence for each thing not looked at
     steps: int = 0  # all that were taken
     first: int = 0  # steps that were passed over before
-    optimizers: int = 0  # of PyTorch, that took a step
     ended_by: str = ""  # a sentence on the error that ended the loop
     errors: list = field(default_factory=list)  # the remedy of that error
     events: list = field(default_factory=list)  # the last 64 calls that were heard
@@ -110,7 +109,6 @@ class Diagnosis:
     # what backward() was called on, without the loss scale
     losses: list = field(default_factory=list)
     state_types: set = field(default_factory=set)  # what an optimizer keeps in 16 bits
-    evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
     reads: list = field(default_factory=list)
@@ -123,6 +121,11 @@ class Diagnosis:
     timed: int = 0  # steps
     step_ms: float = 0.0  # the median of the timed steps
     data_wait_fraction: float = 0.0  # waiting for a DataLoader
+
+    @property
+    def took_steps(self) -> bool:
+        """Whether an optimizer of PyTorch took a step lately."""
+        return "step" in self.events or "scaler_step" in self.events
 
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
         """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
@@ -140,13 +143,12 @@ class Diagnosis:
         self.mistakes = [*self.errors, *named]
 
     def __str__(self) -> str:
-        said = [self.ended_by] if self.ended_by else []
-        said += [f"Mistake: {mistake.sentence}" for mistake in self.mistakes]
-        if not self.ended_by and not (self.events and (self.optimizers or self.watched)):
+        said = [self.ended_by, *(f"Mistake: {mistake.sentence}" for mistake in self.mistakes)]
+        if not self.ended_by and not (self.took_steps or (self.watched and self.events)):
             said.append(NOTHING)
-        elif not said:
+        elif said == [""]:
             said.append(PARTLY if self.unseen else "No mistake was found.")
-        return "\n".join([*said, *self.unseen, *facts(self)])
+        return "\n".join([*filter(None, said), *self.unseen, *facts(self)])
 
     __repr__ = __str__  # as the last line of a cell shows it
 
@@ -160,7 +162,12 @@ def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     # each other mistake explains skipped steps; a compiled step casts its weights itself
     explained = {"steps skipped": len(seen.found) > 1, "stale weights": seen.compiled}
     yield from (one for one in seen.found.items() if not explained.get(one[0]))
-    yield from mistakes_of_numbers(seen)
+    bad = [one for one in seen.losses if not math.isfinite(one)]
+    hint = "float16" in seen.autocasts and "buffers not finite" not in seen.found
+    if bad:
+        figures = {"count": len(bad), "all": len(seen.losses), "hint": GUARD if hint else ""}
+        yield "loss not finite", figures
+    yield from mistakes_of_scales(seen)
     yield from mistakes_of_types(seen)
     places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
     if places and "anomaly detection" not in seen.found:
@@ -168,39 +175,32 @@ def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     if seen.pageable_ms >= max(0.1, 0.01 * seen.step_ms):
         yield "memory not pinned", {"milliseconds": seen.pageable_ms}
     growth = [(after - before) / 2**20 for before, after in itertools.pairwise(seen.in_use)]
-    if len(growth) > 1 and min(growth) > 0 and sum(growth) >= len(growth):
+    mean = sum(growth) / max(1, len(growth))
+    if len(growth) > 1 and min(growth) > 0 and mean >= 1:
         # batches of different sizes go up and down
-        yield "memory grows", {"mib": sum(growth) / len(growth)}
+        yield "memory grows", {"mib": mean}
 
 
-def mistakes_of_numbers(seen: Diagnosis) -> Iterator[Found]:
-    """Return what is inf or NaN, or on the way there."""
-    bad = [one for one in seen.losses if not math.isfinite(one)]
-    if bad:
-        hint = (
-            GUARD if "float16" in seen.autocasts and "buffers not finite" not in seen.found else ""
-        )
-        yield "loss not finite", {"count": len(bad), "all": len(seen.losses), "hint": hint}
+def mistakes_of_scales(seen: Diagnosis) -> Iterator[Found]:
     which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
-        falls = [after < before for before, after in itertools.pairwise(scales)]
+        stays = [after >= before for before, after in itertools.pairwise(scales)] or [True]
+        is_low = 0 < scales[-1] < 1 and "gradients not cleared" not in seen.found
         if scales[-1] == 0:
             yield "scale is 0", {"which": which}
-        elif falls and all(falls) and scales[-1] < 1 and "gradients not cleared" not in seen.found:
-            # a search ends above 1
+        elif is_low and not any(stays):  # a search ends above 1
             yield "scale falls", {"which": which, "scale": scales[-1]}
 
 
 def mistakes_of_types(seen: Diagnosis) -> Iterator[Found]:
-    is_scaled = "scale" in seen.events
-    types = {dtype for _, dtype in seen.flops}
+    is_scaled, types = "scale" in seen.events, {dtype for _, dtype in seen.flops}
     is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
+    share = seen.share_of_flops("float32", "mm")
     # torch.compile may hide products
     if is_on and types and types <= {"float32", "float64"} and not seen.compiled:
         yield "no 16 bits", {"switch": "Autocast" if seen.autocasts else SCALER}
     elif is_scaled and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
-    share = seen.share_of_flops("float32", "mm")
     if seen.matmul_switch == "none" and share >= 0.3 and not seen.uncounted:
         yield "TF32 off", {"share": share}
 

@@ -148,8 +148,8 @@ REMEDIES = [
 ]
 
 
-def remedy_for(error: BaseException, facts: list) -> tuple | None:
-    """Return (the part of the message that is known, the remedy), None where none is known to be true.
+def remedy_for(error: BaseException, facts: list) -> tuple:
+    """Return (the part of the message that is known, the remedy), both empty where none is known to be true.
 
     facts: the last calls and a ";", whether the error came out of an autocast, and what else is known of the loop.
     """
@@ -166,4 +166,4 @@ def remedy_for(error: BaseException, facts: list) -> tuple | None:
         known = re.search(message, str(error))
         if known and re.search(condition, said):
             return known[0], remedy
-    return None
+    return "", ""

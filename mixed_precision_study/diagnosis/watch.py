@@ -137,19 +137,19 @@ class Watch:
 
     def note_error(self, error: BaseException) -> None:
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
-        seen, name = self.seen, type(error).__name__
-        facts: list = []
+        seen, name, facts = self.seen, type(error).__name__, []
         if not self.over:
             seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
             where = "inside" if self.failed == id(error) else "outside"
             facts = [*seen.events[-32:], ";", where]
-        if known := self.remedy_for(error, facts):
-            seen.errors = [Mistake("error", {"message": known[0]}, f"{name}: {known[1]}")]
-            error.add_note(f"diagnose(): {known[1]}")
+        message, remedy = self.remedy_for(error, facts)
+        if remedy:
+            seen.errors = [Mistake("error", {"message": message}, f"{name}: {remedy}")]
+            error.add_note(f"diagnose(): {remedy}")
 
-    def remedy_for(self, error: BaseException, facts: list) -> tuple | None:
-        spoiled = "spoiled" if self.note_state() else ""
-        return remedy_for(error, [*facts, spoiled, *self.seen.autocasts])
+    def remedy_for(self, error: BaseException, facts: list) -> tuple:
+        spoiled = ["spoiled"] if self.note_state() else []
+        return remedy_for(error, [*facts, *spoiled, *self.seen.autocasts])
 
     def look_at_evaluation(self, evaluate: Callable) -> None:
         """Evaluate, and note whether the result is finite."""
@@ -157,27 +157,26 @@ class Watch:
         try:
             leaves = tree_leaves(evaluate())
         except Exception as error:  # of the evaluation, which must not cost the report
-            _, remedy = self.remedy_for(error, []) or ("", "")
+            _, remedy = self.remedy_for(error, [])
             found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
             return
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
+        bad = [name_of(one.dtype) for one in numbers if not bool(one.isfinite().all())]
         if not numbers:
             self.seen.unseen.append(
                 "The evaluation was not checked, because it returns no numbers."
             )
-        is_bad, bad = self.note_state(), [one for one in numbers if not bool(one.isfinite().all())]
-        self.seen.evaluation_finite = not bad
+        remedy = SPOILED if self.note_state() else IN_FP32
         if bad and "buffers not finite" not in found:
-            remedy = SPOILED if is_bad else IN_FP32
-            found["evaluation not finite"] = {"dtype": name_of(bad[0].dtype), "remedy": remedy}
+            found["evaluation not finite"] = {"dtype": bad[0], "remedy": remedy}
 
     def note_state(self) -> bool:
         """Note which buffers were finite once and are no more. Return whether they or weights are not."""
-        bad = {name for name, buffer in self.buffers if not bool(buffer.isfinite().all())}
+        bad = sorted({name for name, one in self.buffers if not bool(one.isfinite().all())})
         if bad:
-            self.seen.found["buffers not finite"] = {"names": ", ".join(sorted(bad)[:4])}
+            self.seen.found["buffers not finite"] = {"names": ", ".join(bad[:4])}
         weights = [weight for one in self.ledgers.values() for weight in one.plain_weights()]
-        return bool(bad) or not all(bool(one.isfinite().all()) for one in weights)
+        return bad != [] or not all(bool(one.isfinite().all()) for one in weights)
 
     # Hearing
 
@@ -229,11 +228,11 @@ class Watch:
     # Steps
 
     def begin_step(self, optimizer: Any) -> None:
+        overflow = getattr(optimizer, "found_inf", None)  # by which a fused one skips its step
+        is_read = self.is_looked_at or not getattr(overflow, "is_cuda", False)
+        self.stepped = not (is_read and overflow)
         if self.is_looked_at:
             self.ledger_of(optimizer).begin_step(optimizer, self.known)
-        overflow = getattr(optimizer, "found_inf", None)  # by which a fused one skips its step
-        is_read = isinstance(overflow, torch.Tensor) and (self.is_looked_at or not overflow.is_cuda)
-        self.stepped = not is_read or not bool(overflow)
 
     def end_step(self, optimizer: Any) -> None:
         keeps = self.is_looked_at and self.seen.steps < self.warm_up
@@ -393,7 +392,7 @@ class Watch:
 
     def finish(self) -> None:
         """End to look, read what was kept on the device, and let go of it."""
-        seen = self.seen
+        seen, count = self.seen, self.count
         if self.over:
             return
         self.over = True
@@ -403,25 +402,20 @@ class Watch:
         self.end_timing()
         seen.losses = [float(loss) for loss in self.losses]
         seen.scales = [[float(one) for one in scales] for scales in self.scales.values() if scales]
-        self.read_books()
+        if 0 < count["looked"] == count["anomaly"]:
+            seen.found["anomaly detection"] = {}
+        for dtype in ("float16", "bfloat16"):
+            if 3 * count[dtype] >= max(6, count["looked"]):
+                seen.found["loss in 16 bits"] = {"dtype": dtype}
+        for ledger in self.ledgers.values():
+            seen.found.update(ledger.mistakes())
+            seen.state_types |= ledger.state_in_16_bits()
+        self.note_state()
         self.note_unseen()
         self.scales, self.losses = {}, []
         if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
             # last, because it may fail
             seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
-
-    def read_books(self) -> None:
-        seen, looked = self.seen, self.count["looked"]
-        if 0 < looked == self.count["anomaly"]:
-            seen.found["anomaly detection"] = {}
-        for dtype in ("float16", "bfloat16"):
-            if 3 * self.count[dtype] >= max(6, looked):
-                seen.found["loss in 16 bits"] = {"dtype": dtype}
-        for ledger in self.ledgers.values():
-            seen.found.update(ledger.mistakes())
-            seen.state_types |= ledger.state_in_16_bits()
-            seen.optimizers += bool(ledger.steps or ledger.due)
-        self.note_state()
 
     def note_unseen(self) -> None:
         """Say what could not be looked at."""
@@ -436,7 +430,7 @@ class Watch:
             self.leave_out(
                 "the profiler saw no kernel, as after one of your own; try a new process"
             )
-        if seen.watched and seen.events and not seen.optimizers:
+        if seen.watched and seen.events and not seen.took_steps:
             seen.unseen.append(
                 "No optimizer of PyTorch took a step, so little is known of gradients."
             )

@@ -140,11 +140,14 @@ def slope(model, inputs):
 
 
 class Foreign(torch.optim.SGD):
-    """An optimizer that PyTorch does not have."""
+    """An optimizer that PyTorch does not have, but that steps as one of PyTorch's."""
 
 
 class InTwoParts(Foreign):
-    """The same, which says that what is rounded away is added later, after Kahan."""
+    """The same with a step of its own, which may add later what is rounded away, as Kahan does."""
+
+    def step(self, closure=None):
+        return super().step(closure)
 
 
 def penalty(divides=False):
