@@ -3,48 +3,48 @@
 No hook is set in the interpreter or in a module, and code under torch.compile is passed through unheard.
 """
 
+import contextlib
 import functools
+import pkgutil
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad
-from torch.optim import lr_scheduler
-from torch.utils.data import dataloader
 
 LISTENERS: list = []  # each takes (event, ends, *arguments) and raises nothing
 INSTALLED: list = []  # (owner, name, the function before, ours)
 OF_SCALER = {"scale": "scale", "unscale_": "unscale", "step": "scaler_step", "update": "update"}
 
 
-def doors() -> list[tuple]:
+DOORS = {  # a function, and the event that a call of it is
+    "torch.autograd._engine_run_backward": "backward",  # of backward() and grad(), however imported
+    "torch.amp.autocast_mode.autocast.__enter__": "autocast",
+    "torch.amp.autocast_mode.autocast.__exit__": "autocast_exit",
+    "torch.clear_autocast_cache": "uncached",  # at the end of the outermost autocast
+    # clip_grad_norm_ calls it, however imported
+    "torch.nn.utils.clip_grad._clip_grads_with_norm_": "clip",
+    "torch.nn.utils.clip_grads_with_norm_": "clip",
+    "torch.nn.utils.clip_grad_value_": "clip",
+    "torch.utils.data.dataloader._BaseDataLoaderIter.__next__": "next",
+    "torch.autograd.profiler.profile._prepare_trace": "profiler",
+    "torch.optim.lr_scheduler._enable_get_lr_call.__enter__": "schedule",  # step() enters it
+    "sys.excepthook": "error",  # of a script
+    "IPython.InteractiveShell.showtraceback": "error",  # of a notebook's cell
+}
+
+
+def doors() -> list:
     """Return (owner, name, event) of each function that is listened at. What a version lacks is left out."""
     scalers = [torch.amp.GradScaler]
     for scaler in scalers:
         scalers += scaler.__subclasses__()  # FSDP's overrides most of its methods
-    autocast = torch.amp.autocast_mode.autocast
-    shell = getattr(sys.modules.get("IPython"), "InteractiveShell", torch)
-    places = [
-        (
-            torch.autograd,
-            "_engine_run_backward",
-            "backward",
-        ),  # of backward() and grad(), however imported
-        (autocast, "__enter__", "autocast"),
-        (autocast, "__exit__", "autocast_exit"),
-        (torch, "clear_autocast_cache", "uncached"),  # at the end of the outermost autocast
-        (clip_grad, "_clip_grads_with_norm_", "clip"),  # clip_grad_norm_ calls it, however imported
-        (torch.nn.utils, "clip_grads_with_norm_", "clip"),
-        (torch.nn.utils, "clip_grad_value_", "clip"),
-        (dataloader._BaseDataLoaderIter, "__next__", "next"),
-        (torch.autograd.profiler.profile, "_prepare_trace", "profiler"),
-        # step() enters it
-        (getattr(lr_scheduler, "_enable_get_lr_call", torch), "__enter__", "schedule"),
-        (sys, "excepthook", "error"),  # of a script
-        (shell, "showtraceback", "error"),  # of a notebook's cell
-        *((kind, name, event) for kind in scalers for name, event in OF_SCALER.items()),
-    ]
+    places = [(kind, name, event) for kind in scalers for name, event in OF_SCALER.items()]
+    for path, event in DOORS.items():
+        owner, _, name = path.rpartition(".")
+        with contextlib.suppress(ImportError, AttributeError):
+            if path.split(".")[0] in sys.modules:
+                places.append((pkgutil.resolve_name(owner), name, event))
     return [place for place in places if place[1] in vars(place[0])]
 
 

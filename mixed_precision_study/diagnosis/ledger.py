@@ -58,8 +58,9 @@ class Ledger:
     last: torch.Tensor | None = None  # the gradient as it was when it was last looked at
     kept_at = 0  # steps that were taken when numbers were kept
 
-    def __init__(self, optimizer: Any, weights: list):
-        self.optimizer, self.weights = optimizer, weights
+    def __init__(self, optimizer: Any):
+        self.optimizer = optimizer
+        self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
         self.version = self.weight._version  # at the last backward()
         step = getattr(type(optimizer), "step", sample)

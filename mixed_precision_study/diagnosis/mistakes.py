@@ -74,6 +74,7 @@ FACTS = {  # a sentence for each figure that is known
     "packages": "A package waits for the GPU in every step: {packages}.",
 }
 PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
+NO_STEP = "No optimizer of PyTorch took a step, so nothing is known of what it does to gradients."
 NOTHING = (
     "Nothing was looked at, because no optimizer took a step in this thread."
     " Try diagnose(step) with a step of yours."
@@ -122,11 +123,6 @@ class Diagnosis:
     step_ms: float = 0.0  # the median of the timed steps
     data_wait_fraction: float = 0.0  # waiting for a DataLoader
 
-    @property
-    def took_steps(self) -> bool:
-        """Whether an optimizer of PyTorch took a step lately."""
-        return "step" in self.events or "scaler_step" in self.events
-
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
         """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
         found = [
@@ -144,8 +140,9 @@ class Diagnosis:
 
     def __str__(self) -> str:
         said = [self.ended_by, *(f"Mistake: {mistake.sentence}" for mistake in self.mistakes)]
-        if not self.ended_by and not (self.took_steps or (self.watched and self.events)):
-            said.append(NOTHING)
+        took_step = "step" in self.events or "scaler_step" in self.events
+        if not self.ended_by and not took_step:
+            said.append(NO_STEP if self.watched and self.events else NOTHING)
         elif said == [""]:
             said.append(PARTLY if self.unseen else "No mistake was found.")
         return "\n".join([*filter(None, said), *self.unseen, *facts(self)])
@@ -167,8 +164,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     if bad:
         figures = {"count": len(bad), "all": len(seen.losses), "hint": GUARD if hint else ""}
         yield "loss not finite", figures
-    yield from mistakes_of_scales(seen)
-    yield from mistakes_of_types(seen)
+    yield from _mistakes_of_scales(seen)
+    yield from _mistakes_of_types(seen)
     places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
     if places and "anomaly detection" not in seen.found:
         yield "waits", {"places": ", ".join(places[:3])}
@@ -181,7 +178,7 @@ def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
         yield "memory grows", {"mib": mean}
 
 
-def mistakes_of_scales(seen: Diagnosis) -> Iterator[Found]:
+def _mistakes_of_scales(seen):
     which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
         stays = [after >= before for before, after in itertools.pairwise(scales)] or [True]
@@ -192,7 +189,7 @@ def mistakes_of_scales(seen: Diagnosis) -> Iterator[Found]:
             yield "scale falls", {"which": which, "scale": scales[-1]}
 
 
-def mistakes_of_types(seen: Diagnosis) -> Iterator[Found]:
+def _mistakes_of_types(seen):
     is_scaled, types = "scale" in seen.events, {dtype for _, dtype in seen.flops}
     is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
     share = seen.share_of_flops("float32", "mm")

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch.profiler import profile
@@ -74,14 +73,14 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     ends = [event for event in on_host if event.name() == END_OF_STEP]
     seen.watched = len(ends)
     seen.flops, seen.uncounted = {}, set()
-    read_operations(seen, on_host)
+    _read_operations(seen, on_host)
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     if kernels and ends and seen.step_ms:
-        read_device(seen, kernels, len(ends))
-        read_waits(seen, on_host, ends, results)
+        _read_device(seen, kernels, len(ends))
+        _read_waits(seen, on_host, ends, results)
 
 
-def read_device(seen: Diagnosis, kernels: list, steps: int) -> None:
+def _read_device(seen, kernels, steps):
     """Note the kernels, and the copies from memory that is not pinned."""
     found = SimpleNamespace(step_ms_median=seen.step_ms)
     read_kernels(found, kernels, steps)
@@ -92,7 +91,7 @@ def read_device(seen: Diagnosis, kernels: list, steps: int) -> None:
     seen.pageable_ms = sum(pageable) / 1e6 / steps
 
 
-def read_waits(seen: Diagnosis, on_host: list, ends: list, results: Any) -> None:
+def _read_waits(seen, on_host, ends, results):
     """Note the places in which the thread that trains waits for the GPU in every step."""
     thread = ends[0].start_thread_id()
     waits = [
@@ -108,7 +107,7 @@ def read_waits(seen: Diagnosis, on_host: list, ends: list, results: Any) -> None
 
 
 @functools.cache
-def whole_path(file: str) -> str:
+def _whole_path(file):
     """Return a path with the folder of sys.path that PyTorch's profiler leaves out, where the file is still there."""
     return str(next((path for folder in sys.path if (path := Path(folder, file)).is_file()), file))
 
@@ -119,7 +118,7 @@ def place_of(calls: list, moment: int) -> str | None:
     None where no line of Python is known, and for an upload, whose wait is that for memory that is not pinned, unless
     torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the line of the last call before it.
     """
-    lines, uploads = lines_at(calls, moment)
+    lines, uploads = _lines_at(calls, moment)
     library = ""
     for word, file, line in reversed(lines):
         if file.endswith("grad_scaler.py") and not library:
@@ -127,7 +126,7 @@ def place_of(calls: list, moment: int) -> str | None:
         if file.startswith(OWN) and not word and not library:
             return None  # a look of the watch itself
         found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
-        if is_passed(file, bool(found), bool(library)):
+        if _is_passed(file, bool(found), bool(library)):
             continue
         if uploads and not library and not file.startswith(INNER[0]):
             return None
@@ -139,13 +138,13 @@ def place_of(calls: list, moment: int) -> str | None:
     return library or None
 
 
-def is_passed(file: str, is_installed: bool, in_library: bool) -> bool:
+def _is_passed(file, is_installed, in_library):
     """Return whether a line belongs to PyTorch, Python or this package, and so is not the place that waits."""
     inside = file.startswith(TORCH) and (in_library or not file.startswith(INNER))
     return inside or file.startswith((OWN, "<") if is_installed else (OWN, "<", STANDARD))
 
 
-def lines_at(calls: list, moment: int) -> tuple[list, bool]:
+def _lines_at(calls, moment):
     """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and whether one uploads."""
     lines: list = []
     uploads = False
@@ -157,7 +156,7 @@ def lines_at(calls: list, moment: int) -> tuple[list, bool]:
             lines.append(
                 (
                     "" if call in inside else "after ",
-                    whole_path(caller.file_name),
+                    _whole_path(caller.file_name),
                     caller.line_number,
                 )
             )
@@ -167,7 +166,7 @@ def lines_at(calls: list, moment: int) -> tuple[list, bool]:
     return lines, uploads
 
 
-def read_operations(seen: Diagnosis, events: list) -> None:
+def _read_operations(seen, events):
     """Add up the FLOPs of products by operation and type, and note operations whose size is not known.
 
     Autocast calls an operation again, with other types, and only the inner call computes. What an optimizer

@@ -192,7 +192,7 @@ class Watch:
         if event in OF_SCALER.values() and not ends:
             self.scales.setdefault(args[0], [])
             self.note_call(event)
-        handler = getattr(self, f"{'end' if ends else 'begin'}_{event}", None)
+        handler = getattr(self, f"_{'end' if ends else 'begin'}_{event}", None)
         if handler is not None:
             handler(*args)
 
@@ -220,21 +220,23 @@ class Watch:
         return [scale for scale in scales if scale != 1]
 
     def ledger_of(self, optimizer: Any) -> Ledger:
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        if weights[0] not in self.ledgers:
-            self.ledgers[weights[0]] = Ledger(optimizer, weights)
-        return self.ledgers[weights[0]]
+        first = next(
+            (one for group in optimizer.param_groups for one in group["params"]), optimizer
+        )
+        if first not in self.ledgers:
+            self.ledgers[first] = Ledger(optimizer)
+        return self.ledgers[first]
 
     # Steps
 
-    def begin_step(self, optimizer: Any) -> None:
+    def _begin_step(self, optimizer):
         overflow = getattr(optimizer, "found_inf", None)  # by which a fused one skips its step
         is_read = self.is_looked_at or not getattr(overflow, "is_cuda", False)
         self.stepped = not (is_read and overflow)
         if self.is_looked_at:
             self.ledger_of(optimizer).begin_step(optimizer, self.known)
 
-    def end_step(self, optimizer: Any) -> None:
+    def _end_step(self, optimizer):
         keeps = self.is_looked_at and self.seen.steps < self.warm_up
         caches = torch.is_autocast_enabled(self.seen.device) and torch.is_autocast_cache_enabled()
         self.ledger_of(optimizer).end_step(optimizer, keeps, caches, self.count["backward"])
@@ -242,13 +244,13 @@ class Watch:
             self.note_call("step")
             self.end_turn(optimizer)
 
-    def begin_scaler_step(self, *_: Any) -> None:
+    def _begin_scaler_step(self, *_):
         self.stepped = False
 
-    def begin_unscale(self, scaler: Any, optimizer: Any) -> None:
+    def _begin_unscale(self, scaler, optimizer):
         self.ledger_of(optimizer)  # which sees from here on whether its weights move
 
-    def end_scaler_step(self, scaler: Any, optimizer: Any, *done: Any) -> None:
+    def _end_scaler_step(self, scaler, optimizer, *done):
         if done:  # else it has raised
             self.ledger_of(optimizer).end_due(scaler, self.stepped)
             self.end_turn(optimizer)
@@ -267,38 +269,36 @@ class Watch:
 
     # Calls of PyTorch
 
-    def begin_error(self, *args: Any) -> None:
+    def _begin_error(self, *args):
         """End the watch by the error that a script or a notebook's cell is about to show."""
         self.stop(next((one for one in args if isinstance(one, BaseException)), sys.exc_info()[1]))
 
-    def begin_profiler(self, *_: Any) -> None:
+    def _begin_profiler(self, *_):
         if self.profiler is not None:
             self.finish()  # another one could not start beside ours, so ours makes room
 
-    def begin_next(self, *_: Any) -> None:
+    def _begin_next(self, *_):
         self.waited -= time.perf_counter() if torch.is_grad_enabled() else 0.0
 
-    def end_next(self, *_: Any) -> None:
+    def _end_next(self, *_):
         self.waited += time.perf_counter() if torch.is_grad_enabled() else 0.0
 
-    def begin_autocast(self, context: Any) -> None:
+    def _begin_autocast(self, context):
         if context.device == self.seen.device and torch.is_grad_enabled():
             self.seen.autocasts.add(name_of(context.fast_dtype))
 
-    def begin_autocast_exit(
-        self, context: Any, kind: Any = None, error: Any = None, *_: Any
-    ) -> None:
+    def _begin_autocast_exit(self, context, kind=None, error=None, *_):
         self.failed = id(error)
 
-    def begin_uncached(self) -> None:
+    def _begin_uncached(self):
         for ledger in self.ledgers.values():
             ledger.cached = 0
 
-    def begin_schedule(self, context: Any) -> None:
+    def _begin_schedule(self, context):
         if context.o._step_count > 1:  # else it is being made
             self.ledger_of(context.o.optimizer).schedule()
 
-    def begin_backward(self, losses: Any, *rest: Any) -> None:
+    def _begin_backward(self, losses, *rest):
         if not rest[-1]:
             return  # a call of grad(), which fills no gradient
         self.count["backward"] += 1
@@ -315,7 +315,7 @@ class Watch:
         if self.count["backward"] > KEPT // 2 and not is_stepping:
             self.finish()  # nothing is kept without end, where no optimizer of PyTorch steps
 
-    def end_backward(self, *_: Any) -> None:
+    def _end_backward(self, *_):
         looked, self.looked = self.looked, None
         if looked is not None:
             paths = looked.paths(self.known)
@@ -327,15 +327,15 @@ class Watch:
             self.pending = False
             self.advance()
 
-    def begin_clip(self, *_: Any) -> None:
+    def _begin_clip(self, *_):
         for ledger in self.ledgers.values() if self.is_looked_at else ():
             ledger.divide()
 
-    def end_clip(self, weights: Any, limit: Any = None, *_: Any) -> None:
+    def _end_clip(self, weights, limit=None, *_):
         for ledger in self.ledgers.values() if self.is_looked_at else ():
             ledger.clip(limit)
 
-    def end_scale(self, scaler: Any, losses: Any, scaled: Any = None) -> None:
+    def _end_scale(self, scaler, losses, scaled=None):
         if self.is_looked_at and scaled is not None:
             mark(scaled, float(scaler._scale))
 
@@ -355,7 +355,7 @@ class Watch:
                 pass
             seen.in_use.append(torch.cuda.memory_allocated())
             for scaler, scales in self.scales.items():
-                scales += [scaler._scale.clone()] if scaler._scale is not None else []
+                scales += [float(scaler._scale)] if scaler._scale is not None else []
         if self.is_looked_at and not self.buffers:
             self.buffers = [*sound_buffers()]
         seen.steps += 1
@@ -401,7 +401,7 @@ class Watch:
             self.profiler.__exit__(None, None, None)
         self.end_timing()
         seen.losses = [float(loss) for loss in self.losses]
-        seen.scales = [[float(one) for one in scales] for scales in self.scales.values() if scales]
+        seen.scales = [scales for scales in self.scales.values() if scales]
         if 0 < count["looked"] == count["anomaly"]:
             seen.found["anomaly detection"] = {}
         for dtype in ("float16", "bfloat16"):
@@ -429,8 +429,4 @@ class Watch:
         elif seen.device == "cuda" and seen.watched and not seen.kernels:
             self.leave_out(
                 "the profiler saw no kernel, as after one of your own; try a new process"
-            )
-        if seen.watched and seen.events and not seen.took_steps:
-            seen.unseen.append(
-                "No optimizer of PyTorch took a step, so little is known of gradients."
             )
