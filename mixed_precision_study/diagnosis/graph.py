@@ -61,12 +61,12 @@ class Backward:
             step = todo.pop()
             if step[0] is not None and step not in done:
                 done.add(step)
-                todo += self.below(*step)
+                todo += self._below(*step)
         nodes = {node for end, _, place in self.ends for node in (end, place)} - {UNKNOWN}
         # hooks that return None change nothing
-        self.hooks = [node.register_prehook(partial(self.note, node)) for node in nodes]
+        self.hooks = [node.register_prehook(partial(self._note, node)) for node in nodes]
 
-    def below(self, node: Any, scale: float, place: Any) -> list:
+    def _below(self, node, scale, place):
         """Return the nodes below a linear one, with the loss scale above them; any other is an end."""
         name = node.name()
         sides = [child for child, _ in node.next_functions if child]
@@ -82,7 +82,7 @@ class Backward:
             place = place or node
         return [(child, scale, place) for child in sides]
 
-    def note(self, node: Any, gradients: tuple) -> None:
+    def _note(self, node, gradients):
         with contextlib.suppress(Exception):  # this runs inside the user's backward()
             (gradient,) = [one.detach() for one in gradients if type(one) is torch.Tensor]
             self.read[node] = gradient.dtype, *torch.aminmax(gradient.float())

@@ -71,7 +71,7 @@ class Ledger:
         self.tiny: list = []  # the share of each gradient that float16 holds with fewer digits
         self.scalers: set = set()
         self.kept: list = []  # (16-bit weight, its numbers, where it has a gradient)
-        self.forget()
+        self._forget()
 
     def plain_weights(self) -> list:
         """Return the weights whose gradient is neither empty, sparse nor spread over processes."""
@@ -80,9 +80,9 @@ class Ledger:
 
     # Gradients
 
-    def forget(self) -> None:
+    def _forget(self):
         """Begin a round, with a gradient that is cleared or used."""
-        self.paths: set = set()  # of each backward()
+        self.paths = set()  # of each backward()
         self.backwards = 0
         self.divisor = 1.0  # of the gradient since its backward()
         self.clipped = 0.0  # the scale that was in it when it was clipped
@@ -98,7 +98,7 @@ class Ledger:
         self.version = version
         self.is_clear = gradient is None or (known is not None and not bool(gradient.any()))
         if self.is_clear:
-            self.forget()
+            self._forget()
             words.add("cleared")
         self.divide()
         self.faults["update without step"] += any(same(self.divisor, one) for one in known or ())
@@ -108,7 +108,7 @@ class Ledger:
     def receive(self, paths: set, is_half: bool) -> None:
         """Note a backward() that was looked at. is_half: it is of float16, without a scaler."""
         before = None if self.is_clear else self.last
-        self.look()
+        self._look()
         if self.last is None or (before is not None and torch.equal(before, self.last)):
             return  # it does not reach these weights
         if self.weight._backward_hooks or self.weight._post_accumulate_grad_hooks:
@@ -121,7 +121,7 @@ class Ledger:
             sizes = sample(max(self.plain_weights(), key=torch.Tensor.numel).grad).abs()
             self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean()))
 
-    def look(self) -> float:
+    def _look(self):
         """Return by which number the gradient was multiplied since the last look, NaN where none is known."""
         before, gradient = self.last, self.weight.grad
         self.last = sample(gradient) if type(gradient) is torch.Tensor else None
@@ -133,7 +133,7 @@ class Ledger:
         return abs(float(most)) if same(float(least), float(most)) else math.nan
 
     def divide(self) -> None:
-        if self.paths and not same(factor := self.look(), 1):
+        if self.paths and not same(factor := self._look(), 1):
             self.divisor /= factor
 
     def clip(self, limit: Any) -> None:
@@ -141,7 +141,7 @@ class Ledger:
 
         A limit that has the scale in it is sound, and told by its digits: 65.536 is 1e-3 times 65,536.
         """
-        if self.paths and not same(self.look(), 1) and isinstance(limit, int | float):
+        if self.paths and not same(self._look(), 1) and isinstance(limit, int | float):
             left = [scale / self.divisor for scale, _ in self.paths]
             wrong = [scale for scale in left if scale >= LARGE and not nice(limit / scale)]
             self.clipped = max([self.clipped, *wrong])
@@ -157,12 +157,12 @@ class Ledger:
             self.tiny = []
         if self.paths and not self.is_blind:
             self.rounds += 1
-            found = dict(self.read_round(known))
+            found = dict(self._read_round(known))
             self.faults.update([*found])
             self.figures |= found
-        self.forget()
+        self._forget()
 
-    def read_round(self, known: list) -> Iterator[Found]:
+    def _read_round(self, known):
         faults = {fault_of(path, self.divisor, known): path[0] for path in self.paths}
         is_past = "past the scaler" in faults
         if self.clipped and not is_past:
@@ -191,7 +191,7 @@ class Ledger:
 
     def end_due(self, scaler: Any, taken: bool) -> None:
         """Note that a step was due with a scaler, and whether it was taken."""
-        self.forget()
+        self._forget()
         self.due += 1
         self.taken += taken
         self.was_skipped = not taken
@@ -222,15 +222,15 @@ class Ledger:
         tiny = sum(self.tiny) / max(1, len(self.tiny))
         if tiny > TINY:
             yield "fp16 without scaler", {"share": tiny}
-        if (share := self.lost_share()) >= 0.1:  # rounding by chance moves some
+        if (share := self._lost_share()) >= 0.1:  # rounding by chance moves some
             yield "lost updates", {"optimizer": type(self.optimizer).__name__, "share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
             eps, half = group.get("eps", 1), {one.dtype for one in group["params"]} & {HALF[0]}
             if half and eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
-        yield from self.mistakes_of_steps()
+        yield from self._mistakes_of_steps()
 
-    def mistakes_of_steps(self) -> Iterator[Found]:
+    def _mistakes_of_steps(self):
         skipped, often = self.due - self.taken, max(3, self.due / 10)
         if self.through >= often and 2 * self.scheduled >= self.due:
             yield "scheduled though skipped", {"count": self.through}
@@ -239,7 +239,7 @@ class Ledger:
         elif self.taken and (self.searched >= 16 or skipped - self.searched >= often):
             yield "steps skipped", {"count": skipped, "due": self.due}
 
-    def lost_share(self) -> float:
+    def _lost_share(self):
         """Return which share of 16-bit weights never moved, 0 where little is known of the optimizer."""
         if not (self.kept and self.is_own and self.steps > self.kept_at + 2):
             return 0.0

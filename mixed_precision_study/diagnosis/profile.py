@@ -146,7 +146,7 @@ def _is_passed(file, is_installed, in_library):
 
 def _lines_at(calls, moment):
     """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and whether one uploads."""
-    lines: list = []
+    lines = []
     uploads = False
     while calls:
         begun = [call for call in calls if call.start_time_ns <= moment]
@@ -173,7 +173,7 @@ def _read_operations(seen, events):
     multiplies itself, as Muon does, is not the model's.
     """
     steps = [event for event in events if event.name().startswith("Optimizer.step#")]
-    inner: dict = {}  # {(thread, operation): start of the call that came later}
+    inner = {}  # {(thread, operation): start of the call that came later}
     for event in reversed(events):
         name, thread, start = event.name(), event.start_thread_id(), event.start_ns()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))

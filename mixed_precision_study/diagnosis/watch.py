@@ -103,7 +103,7 @@ class Watch:
         listen(self.hear)
         atexit.register(self.stop)
         self.undo.callback(atexit.unregister, self.stop)
-        self.undo.callback(self.safely, self.tell)
+        self.undo.callback(self.safely, self._tell)
         return self.seen
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
@@ -113,15 +113,15 @@ class Watch:
         """End to watch and return the report. error: what ended the loop, which gets a note with its remedy."""
         evaluate, self.evaluate = self.evaluate, None
         if error is not None:
-            self.safely(self.note_error, error)
-        self.safely(self.finish)
+            self.safely(self._note_error, error)
+        self.safely(self._finish)
         if error is None and evaluate is not None:
-            self.look_at_evaluation(evaluate)
+            self._look_at_evaluation(evaluate)
         self.undo.close()
         self.ledgers, self.buffers = {}, []
         return self.seen
 
-    def tell(self) -> None:
+    def _tell(self):
         on_report, self.on_report = self.on_report, id  # which is called no more
         self.seen.judge()
         on_report(self.seen)
@@ -133,31 +133,31 @@ class Watch:
         except Exception as error:
             line = f"diagnose() failed after step {self.seen.steps} ({error_line(error)})."
             self.seen.unseen.append(line)
-            self.safely(self.finish)
+            self.safely(self._finish)
 
-    def note_error(self, error: BaseException) -> None:
+    def _note_error(self, error):
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
         seen, name, facts = self.seen, type(error).__name__, []
         if not self.over:
             seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
             where = "inside" if self.failed == id(error) else "outside"
             facts = [*seen.events[-32:], ";", where]
-        message, remedy = self.remedy_for(error, facts)
+        message, remedy = self._remedy_for(error, facts)
         if remedy:
             seen.errors = [Mistake("error", {"message": message}, f"{name}: {remedy}")]
             error.add_note(f"diagnose(): {remedy}")
 
-    def remedy_for(self, error: BaseException, facts: list) -> tuple:
-        spoiled = ["spoiled"] if self.note_state() else []
+    def _remedy_for(self, error, facts):
+        spoiled = ["spoiled"] if self._note_state() else []
         return remedy_for(error, [*facts, *spoiled, *self.seen.autocasts])
 
-    def look_at_evaluation(self, evaluate: Callable) -> None:
+    def _look_at_evaluation(self, evaluate):
         """Evaluate, and note whether the result is finite."""
         found = self.seen.found
         try:
             leaves = tree_leaves(evaluate())
         except Exception as error:  # of the evaluation, which must not cost the report
-            _, remedy = self.remedy_for(error, [])
+            _, remedy = self._remedy_for(error, [])
             found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
             return
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
@@ -166,11 +166,11 @@ class Watch:
             self.seen.unseen.append(
                 "The evaluation was not checked, because it returns no numbers."
             )
-        remedy = SPOILED if self.note_state() else IN_FP32
+        remedy = SPOILED if self._note_state() else IN_FP32
         if bad and "buffers not finite" not in found:
             found["evaluation not finite"] = {"dtype": bad[0], "remedy": remedy}
 
-    def note_state(self) -> bool:
+    def _note_state(self):
         """Note which buffers were finite once and are no more. Return whether they or weights are not."""
         bad = sorted({name for name, one in self.buffers if not bool(one.isfinite().all())})
         if bad:
@@ -183,43 +183,43 @@ class Watch:
     def hear(self, event: str, ends: bool, /, *args: Any) -> None:
         """Note a call, with its result where it ends."""
         if not self.over and not torch.compiler.is_compiling():
-            self.safely(self.note, event, ends, args)
+            self.safely(self._note, event, ends, args)
 
-    def note(self, event: str, ends: bool, args: tuple) -> None:
+    def _note(self, event, ends, args):
         is_capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        if is_capturing or not self.is_heard(event, ends, args):
+        if is_capturing or not self._is_heard(event, ends, args):
             return  # a CUDA graph must not be asked anything
         if event in OF_SCALER.values() and not ends:
             self.scales.setdefault(args[0], [])
-            self.note_call(event)
+            self._note_call(event)
         handler = getattr(self, f"_{'end' if ends else 'begin'}_{event}", None)
         if handler is not None:
             handler(*args)
 
-    def note_call(self, call: str) -> None:
+    def _note_call(self, call):
         self.seen.events = [*self.seen.events[-63:], call]
 
-    def is_heard(self, event: str, ends: bool, args: tuple) -> bool:
+    def _is_heard(self, event, ends, args):
         """Return whether a call counts: in the thread that watches, and not inside another one of its name."""
-        key: Any = event
+        key = event
         if getattr([*args, None][0], "_enabled", True) is False:
             self.seen.autocast_off |= event == "autocast"
             return False  # a scaler or autocast that does nothing
         in_backward = torch._C._current_graph_task_id() != -1
         if event == "step":
-            key = self.ledger_of(args[0])  # a step inside it is its parent's
+            key = self._ledger_of(args[0])  # a step inside it is its parent's
         if threading.get_ident() != self.home and not (event == "step" and in_backward):
             return False  # only steps come from autograd's own threads, too
         self.depth[key] += -1 if ends else 1
         return self.depth[key] == (0 if ends else 1)
 
     @property
-    def known(self) -> list[float]:
+    def _known(self):
         """The loss scales of all scalers; 1 changes nothing."""
         scales = [float(one._scale) for one in self.scales if one._scale is not None]
         return [scale for scale in scales if scale != 1]
 
-    def ledger_of(self, optimizer: Any) -> Ledger:
+    def _ledger_of(self, optimizer):
         first = next(
             (one for group in optimizer.param_groups for one in group["params"]), optimizer
         )
@@ -234,28 +234,28 @@ class Watch:
         is_read = self.is_looked_at or not getattr(overflow, "is_cuda", False)
         self.stepped = not (is_read and overflow)
         if self.is_looked_at:
-            self.ledger_of(optimizer).begin_step(optimizer, self.known)
+            self._ledger_of(optimizer).begin_step(optimizer, self._known)
 
     def _end_step(self, optimizer):
         keeps = self.is_looked_at and self.seen.steps < self.warm_up
         caches = torch.is_autocast_enabled(self.seen.device) and torch.is_autocast_cache_enabled()
-        self.ledger_of(optimizer).end_step(optimizer, keeps, caches, self.count["backward"])
+        self._ledger_of(optimizer).end_step(optimizer, keeps, caches, self.count["backward"])
         if not self.depth["scaler_step"]:
-            self.note_call("step")
-            self.end_turn(optimizer)
+            self._note_call("step")
+            self._end_turn(optimizer)
 
     def _begin_scaler_step(self, *_):
         self.stepped = False
 
     def _begin_unscale(self, scaler, optimizer):
-        self.ledger_of(optimizer)  # which sees from here on whether its weights move
+        self._ledger_of(optimizer)  # which sees from here on whether its weights move
 
     def _end_scaler_step(self, scaler, optimizer, *done):
         if done:  # else it has raised
-            self.ledger_of(optimizer).end_due(scaler, self.stepped)
-            self.end_turn(optimizer)
+            self._ledger_of(optimizer).end_due(scaler, self.stepped)
+            self._end_turn(optimizer)
 
-    def end_turn(self, ender: Any) -> None:
+    def _end_turn(self, ender):
         """End a step of the loop with that of its first optimizer, or of one that came twice since and takes over."""
         if self.by_hand:
             return
@@ -275,7 +275,7 @@ class Watch:
 
     def _begin_profiler(self, *_):
         if self.profiler is not None:
-            self.finish()  # another one could not start beside ours, so ours makes room
+            self._finish()  # another one could not start beside ours, so ours makes room
 
     def _begin_next(self, *_):
         self.waited -= time.perf_counter() if torch.is_grad_enabled() else 0.0
@@ -296,7 +296,7 @@ class Watch:
 
     def _begin_schedule(self, context):
         if context.o._step_count > 1:  # else it is being made
-            self.ledger_of(context.o.optimizer).schedule()
+            self._ledger_of(context.o.optimizer).schedule()
 
     def _begin_backward(self, losses, *rest):
         if not rest[-1]:
@@ -306,19 +306,23 @@ class Watch:
         self.losses += kept if len(self.losses) < KEPT else []
         words = {"backward"}
         for ledger in self.ledgers.values():
-            words |= ledger.clear(self.known if self.is_looked_at else None)
-        self.note_call("_".join(sorted(words)))
+            words |= ledger.clear(self._known if self.is_looked_at else None)
+        self._note_call("_".join(sorted(words)))
         if self.is_looked_at:
             self.count["anomaly"] += torch.is_anomaly_enabled()
-            self.looked = Backward(losses)
+            compiler = sys.modules.get("torch._dynamo.compiled_autograd")
+            if not getattr(
+                compiler, "compiled_autograd_enabled", False
+            ):  # it would trace our hooks
+                self.looked = Backward(losses)
         is_stepping = self.seen.steps or self.by_hand or self.to_skip
         if self.count["backward"] > KEPT // 2 and not is_stepping:
-            self.finish()  # nothing is kept without end, where no optimizer of PyTorch steps
+            self._finish()  # nothing is kept without end, where no optimizer of PyTorch steps
 
     def _end_backward(self, *_):
         looked, self.looked = self.looked, None
         if looked is not None:
-            paths = looked.paths(self.known)
+            paths = looked.paths(self._known)
             self.count.update(["looked", looked.narrow()])
             is_half = not self.scales and "float16" in self.seen.autocasts
             for ledger in self.ledgers.values():
@@ -365,32 +369,32 @@ class Watch:
         if seen.steps == self.warm_up:
             self.clock.start()
         if seen.steps == self.to_profile:
-            self.end_timing()
-            self.begin_to_profile()
+            self._end_timing()
+            self._begin_to_profile()
         is_warm = self.warm_up - LOOKED <= seen.steps < self.warm_up
         self.is_looked_at = is_warm or seen.steps >= self.to_profile
         if seen.unseen or seen.steps == self.to_profile + LOOKED:
-            self.finish()
+            self._finish()
             if not self.by_hand and not self.evaluate:
-                self.tell()
+                self._tell()
 
-    def end_timing(self) -> None:
+    def _end_timing(self):
         if self.waits:
             read_times(self.seen, self.clock.stop()[1], self.waits)
             self.waits = []
 
-    def begin_to_profile(self) -> None:
+    def _begin_to_profile(self):
         if torch.autograd._profiler_enabled():
-            self.leave_out("another profiler of PyTorch is running")
+            self._leave_out("another profiler of PyTorch is running")
             return
         profiler = profiled(self.seen)
         profiler.__enter__()
         self.profiler = profiler  # not earlier, because it is itself a profiler that begins
 
-    def leave_out(self, reason: str) -> None:
+    def _leave_out(self, reason):
         self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
 
-    def finish(self) -> None:
+    def _finish(self):
         """End to look, read what was kept on the device, and let go of it."""
         seen, count = self.seen, self.count
         if self.over:
@@ -399,7 +403,7 @@ class Watch:
         leave(self.hear)
         if self.profiler is not None:
             self.profiler.__exit__(None, None, None)
-        self.end_timing()
+        self._end_timing()
         seen.losses = [float(loss) for loss in self.losses]
         seen.scales = [scales for scales in self.scales.values() if scales]
         if 0 < count["looked"] == count["anomaly"]:
@@ -410,14 +414,14 @@ class Watch:
         for ledger in self.ledgers.values():
             seen.found.update(ledger.mistakes())
             seen.state_types |= ledger.state_in_16_bits()
-        self.note_state()
-        self.note_unseen()
+        self._note_state()
+        self._note_unseen()
         self.scales, self.losses = {}, []
         if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
             # last, because it may fail
             seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
 
-    def note_unseen(self) -> None:
+    def _note_unseen(self):
         """Say what could not be looked at."""
         seen, needed = self.seen, self.to_profile + LOOKED
         if self.to_skip:
@@ -425,8 +429,8 @@ class Watch:
                 f"The loop ended before step {seen.first + 1}, where diagnose() begins."
             )
         elif seen.steps and not seen.watched and not seen.unseen:
-            self.leave_out(f"the loop ended after {seen.steps} steps and {needed} are needed")
+            self._leave_out(f"the loop ended after {seen.steps} steps and {needed} are needed")
         elif seen.device == "cuda" and seen.watched and not seen.kernels:
-            self.leave_out(
+            self._leave_out(
                 "the profiler saw no kernel, as after one of your own; try a new process"
             )
