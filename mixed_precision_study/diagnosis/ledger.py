@@ -16,7 +16,7 @@ from .mistakes import Found, name_of
 
 LARGE = 8  # a number from here on may be a loss scale, a smaller one is the weight of a loss
 TINY = 0.001  # the share of gradients in float16's last digits from which a loss scale is missed
-MANY = 8  # micro-batches whose sum in 16 bits loses a digit
+MANY = 8  # micro-batches whose sum in 16 bits loses a digit; a mean of more is seldom taken by hand
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -35,9 +35,9 @@ def fault_of(path: Path, divisor: float, known: list) -> str:
     is_known = any(same(divisor, one) for one in known)
     faults = {
         "never scaled": scale == 1 and is_known and 1 / LARGE <= number <= LARGE,
-        "": scale == 1 or same(divisor, scale),
+        "": scale == 1 or math.isnan(scale) or same(divisor, scale),
         "past the scaler": same(divisor, 1),
-        "unscaled twice": same(divisor, scale**2),
+        "unscaled twice": scale > MANY and same(divisor, scale**2),
         "scaled twice": is_known and same(divisor**2, scale),
         "another scale": is_known,
     }
@@ -179,7 +179,7 @@ class Ledger:
         caches: whether autocast is on and keeps its casts of the weights. backwards: all calls of backward().
         """
         self.steps += 1
-        self.cached += caches
+        self.cached += caches and self.weight.dtype == torch.float32
         self.stale = max(self.stale, self.cached)
         use = id(self.weight.grad), id(optimizer), backwards
         self.doubled += self.weight.grad is not None and use == self.used

@@ -156,8 +156,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
-    # each other mistake explains skipped steps; a compiled step casts its weights itself
-    explained = {"steps skipped": len(seen.found) > 1, "stale weights": seen.compiled}
+    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none does
+    is_cast = not (seen.compiled or seen.autocast_off)
+    explained = {"steps skipped": len(seen.found) > 1, "stale weights": not is_cast}
     yield from (one for one in seen.found.items() if not explained.get(one[0]))
     bad = [one for one in seen.losses if not math.isfinite(one)]
     hint = "float16" in seen.autocasts and "buffers not finite" not in seen.found

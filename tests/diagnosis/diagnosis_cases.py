@@ -93,6 +93,8 @@ def plain(
         torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
         list(model.parameters()),
     )
+    inner = options.get("inner", True)
+    around = autocast is not None or not inner
 
     def step():
         if schedule == "top":
@@ -100,7 +102,9 @@ def plain(
         if clear:
             optimizer.zero_grad()
         for _ in range(micro):
-            with torch.autocast(DEVICE, autocast) if autocast else nullcontext():
+            with (
+                torch.autocast(DEVICE, autocast or BF16, enabled=inner) if around else nullcontext()
+            ):
                 loss = functional.cross_entropy(model(inputs).float(), labels)
             with torch.autograd.set_detect_anomaly(options.get("anomaly", False)):
                 if options.get("functions"):
@@ -260,9 +264,12 @@ def scheduled_though_skipped(optimizer=sgd):
     return turns(turn, scale=2.0**24, optimizer=optimizer)
 
 
-def autocast_around_the_loop():
-    """Autocast is entered once, by hand, because a step cannot show a block around the loop."""
-    step, _ = plain(optimizer=partial(torch.optim.SGD, lr=0.1))
+def autocast_around_the_loop(dtype=torch.float32, inner=True, rate=0.1):
+    """Autocast is entered once, by hand, because a step cannot show a block around the loop.
+
+    inner: whether a second one, around the forward pass, is enabled.
+    """
+    step, _ = plain(optimizer=partial(torch.optim.SGD, lr=rate), dtype=dtype, inner=inner)
     context = torch.autocast(DEVICE, BF16)
 
     def first():
@@ -299,6 +306,23 @@ def summed_with_care(part):
     for weight, total in zip(part.weights, sums, strict=True):
         weight.grad = total
     part.optimizer.step()
+
+
+def two_networks():
+    """One loss is scaled and another is not, in one backward(), and each has its own optimizer."""
+    one, two = [], []
+    turns(one.append)[0]()
+    turns(two.append)[0]()
+    (one,), (two,) = one, two
+
+    def step():
+        one.optimizer.zero_grad()
+        two.optimizer.zero_grad()
+        (one.scaler.scale(one.loss()) + two.loss()).backward()
+        end(one)
+        two.optimizer.step()
+
+    return step, None
 
 
 def spoiled_buffers():
@@ -663,6 +687,12 @@ SOUND = {
         autocast=None,
     ),
     "optimizer in backward()": optimizer_in_backward,
+    "autocast around 16-bit weights": lambda: autocast_around_the_loop(dtype=BF16, rate=10.0),
+    "autocast off in a part": lambda: autocast_around_the_loop(inner=False),
+    "divided by a mean of micro-batches": lambda: turns(
+        turn_of(backward, unscale, lambda part: divided(part, 8), end), scale=8.0
+    ),
+    "one of two losses elsewhere": two_networks,
 }
 
 
