@@ -234,12 +234,12 @@ class Watch:
         is_read = self.is_looked_at or not getattr(overflow, "is_cuda", False)
         self.stepped = not (is_read and overflow)
         if self.is_looked_at:
-            self._ledger_of(optimizer).begin_step(optimizer, self._known)
+            keeps = self.seen.steps < self.warm_up
+            self._ledger_of(optimizer).begin_step(optimizer, self._known, keeps)
 
     def _end_step(self, optimizer):
-        keeps = self.is_looked_at and self.seen.steps < self.warm_up
         caches = torch.is_autocast_enabled(self.seen.device) and torch.is_autocast_cache_enabled()
-        self._ledger_of(optimizer).end_step(optimizer, keeps, caches, self.count["backward"])
+        self._ledger_of(optimizer).end_step(optimizer, caches, self.count["backward"])
         if not self.depth["scaler_step"]:
             self._note_call("step")
             self._end_turn(optimizer)
