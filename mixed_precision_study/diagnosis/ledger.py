@@ -100,9 +100,11 @@ class Ledger:
         if self.is_clear:
             self._forget()
             words.add("cleared")
-        self.divide()
-        self.faults["update without step"] += any(same(self.divisor, one) for one in known or ())
-        self.is_blind |= known is None
+        if known is None:
+            self.is_blind = True
+        else:
+            self.divide()
+            self.faults["update without step"] += any(same(self.divisor, one) for one in known)
         return words
 
     def receive(self, paths: set, is_half: bool) -> None:
@@ -226,7 +228,9 @@ class Ledger:
         tiny = sum(self.tiny) / max(1, len(self.tiny))
         if tiny > TINY:
             yield "fp16 without scaler", {"share": tiny}
-        if (share := self._lost_share()) >= 0.2:  # rows of a table that are seen once lose some, too
+        if (
+            share := self._lost_share()
+        ) >= 0.2:  # rows of a table that are seen once lose some, too
             yield "lost updates", {"optimizer": type(self.optimizer).__name__, "share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
             eps, half = group.get("eps", 1), {one.dtype for one in group["params"]} & {HALF[0]}
