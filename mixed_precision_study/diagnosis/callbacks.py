@@ -1,7 +1,8 @@
-"""diagnose() as a callback: TrainerDiagnosis for Hugging Face's Trainer, LightningDiagnosis for Lightning's.
+"""diagnose() as a callback: TrainerDiagnosis for Hugging Face's Trainer, LightningDiagnosis for
+Lightning's.
 
-Each class is made when it is first asked for, so that neither framework is needed for the other. They take the
-options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
+Each class is made when it is first asked for, so that neither framework is needed for the other.
+They take the options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
 """
 
 from contextlib import ExitStack
@@ -31,7 +32,8 @@ class Life:
 
 
 def trainer_above(callback: Any) -> Any:
-    """Return the Trainer that calls a callback, which it does not hand over: it is in a frame above."""
+    """Return the Trainer that calls a callback, which it does not hand over: it is in a frame
+    above."""
     for frame, _ in walk_stack(None):
         trainer = frame.f_locals.get("self")
         handler = getattr(trainer, "callback_handler", None)
@@ -44,7 +46,8 @@ def trainer_diagnosis() -> type:
     from transformers import TrainerCallback
 
     class TrainerDiagnosis(Life, TrainerCallback):
-        """Diagnoses Trainer.train(). Trainer tells its callbacks of no error, so its training_step() is watched."""
+        """Diagnoses Trainer.train(). Trainer tells its callbacks of no error, so its
+        training_step() is watched."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.begin()

@@ -1,6 +1,7 @@
 """The functions of PyTorch that a watch hears, as long as there is a watch.
 
-No hook is set in the interpreter or in a module, and code under torch.compile is passed through unheard.
+No hook is set in the interpreter or in a module, and code under torch.compile is passed through
+unheard.
 """
 
 import contextlib
@@ -35,7 +36,8 @@ DOORS = {  # a function, and the event that a call of it is
 
 
 def doors() -> list:
-    """Return (owner, name, event) of each function that is listened at. What a version lacks is left out."""
+    """Return (owner, name, event) of each function that is listened at. What a version lacks is
+    left out."""
     scalers = [torch.amp.GradScaler]
     for scaler in scalers:
         scalers += scaler.__subclasses__()  # FSDP's overrides most of its methods

@@ -21,7 +21,8 @@ def is_product(event: Any) -> bool:
 
 
 def flops_of(event: Any) -> float | None:
-    """Return the FLOPs that PyTorch counts for a product, None where it has no formula or the shapes do not tell."""
+    """Return the FLOPs that PyTorch counts for a product, None where it has no formula or the
+    shapes do not tell."""
     # PyTorch 2.9 has no formula for attention on a CPU, which is that of a GPU
     name = event.name().removeprefix("aten::").replace("_for_cpu", "")
     try:
@@ -38,7 +39,8 @@ def flops_of(event: Any) -> float | None:
 
 
 def dtype_of(event: Any) -> str:
-    """Return the type of a product's operand, for which the profiler says "float" and "c10::Half"."""
+    """Return the type of a product's operand, for which the profiler says "float" and
+    "c10::Half"."""
     first = 1 if event.name() in ("aten::addmm", "aten::baddbmm") else 0  # that is added
     (kind,) = event.dtypes()[first : first + 1] or [""]
     return name_of(getattr(torch, kind.removeprefix("c10::").lower(), ""))

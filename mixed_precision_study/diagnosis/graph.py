@@ -1,6 +1,7 @@
 """What one backward() does: by which numbers its losses multiply the gradients.
 
-Nothing that a graph has saved is read. scale() marks the node that it makes, and hooks read what reaches the loss.
+Nothing that a graph has saved is read. scale() marks the node that it makes, and hooks read what
+reaches the loss.
 """
 
 import contextlib
@@ -47,9 +48,11 @@ def same(one: float, other: float) -> bool:
 
 
 class Backward:
-    """A backward() that is looked at. A loss begins at its ends: the first nodes that are not linear.
+    """A backward() that is looked at. A loss begins at its ends: the first nodes that are not
+    linear.
 
-    The number that reaches an end is read there, or at the mean or sum above it, which would divide it.
+    The number that reaches an end is read there, or at the mean or sum above it, which would divide
+    it.
     """
 
     def __init__(self, losses: Any) -> None:
@@ -67,7 +70,8 @@ class Backward:
         self.hooks = [node.register_prehook(partial(self._note, node)) for node in nodes]
 
     def _below(self, node, scale, place):
-        """Return the nodes below a linear one, with the loss scale above them; any other is an end."""
+        """Return the nodes below a linear one, with the loss scale above them; any other is an
+        end."""
         name = node.name()
         sides = [child for child, _ in node.next_functions if child]
         is_product = name.startswith(PRODUCTS + OF_MATRICES)
@@ -105,7 +109,8 @@ class Backward:
         return {(math.nan, math.nan)} if is_mixed else found
 
     def narrow(self) -> str:
-        """Return the 16-bit type in which a loss is computed, where that changes its slope, else ""."""
+        """Return the 16-bit type in which a loss is computed, where that changes its slope, else
+        ""."""
         types = {self.read.get(end, (None,))[0] for end, _, _ in self.ends}
         for end, _, _ in self.ends:
             below = [child.name() for child, _ in end.next_functions[:1] if child]

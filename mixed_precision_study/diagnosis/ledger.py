@@ -1,7 +1,8 @@
-"""The ledger of one optimizer: by what its gradients are multiplied and divided, steps due and taken, and what moves.
+"""The ledger of one optimizer: by what its gradients are multiplied and divided, steps due and
+taken, and what moves.
 
-The numbers of one small weight tell it, in a few steps. Whoever divides them, the scaler or a line of the user's,
-they show it. Where they show nothing that is known, no rule speaks.
+The numbers of one small weight tell it, in a few steps. Whoever divides them, the scaler or a line
+of the user's, they show it. Where they show nothing that is known, no rule speaks.
 """
 
 import math
@@ -30,7 +31,8 @@ def nice(number: float) -> bool:
 
 
 def fault_of(path: Path, divisor: float, known: list) -> str:
-    """Name what is wrong where a gradient is multiplied by a path and then divided. known: scales of scalers."""
+    """Name what is wrong where a gradient is multiplied by a path and then divided. known: scales
+    of scalers."""
     scale, number = path
     is_known = any(same(divisor, one) for one in known)
     faults = {
@@ -45,7 +47,8 @@ def fault_of(path: Path, divisor: float, known: list) -> str:
 
 
 class Ledger:
-    """Notes what happens to the gradients of an optimizer, and of those that wrap it, and its steps."""
+    """Notes what happens to the gradients of an optimizer, and of those that wrap it, and its
+    steps."""
 
     steps = doubled = 0  # doubled: with a gradient that the step before had used
     due = taken = searched = 0  # steps of a scaler; those that it skipped before the first it took
@@ -89,7 +92,8 @@ class Ledger:
         self.is_blind = False
 
     def clear(self, known: list | None) -> set:
-        """Say before a backward() whether the gradient was "cleared", and the weights "moved" since the last one.
+        """Say before a backward() whether the gradient was "cleared", and the weights "moved" since
+        the last one.
 
         known: the scales of all scalers, None where nothing may be slowed.
         """
@@ -124,7 +128,8 @@ class Ledger:
             self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean()))
 
     def _look(self):
-        """Return by which number the gradient was multiplied since the last look, NaN where none is known."""
+        """Return by which number the gradient was multiplied since the last look, NaN where none is
+        known."""
         before, gradient = self.last, self.weight.grad
         self.last = sample(gradient) if type(gradient) is torch.Tensor else None
         if before is None or self.last is None or self.last.dtype != torch.float32:
@@ -139,9 +144,11 @@ class Ledger:
             self.divisor /= factor
 
     def clip(self, limit: Any) -> None:
-        """Note that a function of PyTorch clipped gradients, where that changed them while they were multiplied.
+        """Note that a function of PyTorch clipped gradients, where that changed them while they
+        were multiplied.
 
-        A limit that has the scale in it is sound, and told by its digits: 65.536 is 1e-3 times 65,536.
+        A limit that has the scale in it is sound, and told by its digits: 65.536 is 1e-3 times
+        65,536.
         """
         if self.paths and not same(self._look(), 1) and isinstance(limit, int | float):
             left = [scale / self.divisor for scale, _ in self.paths]
@@ -205,7 +212,8 @@ class Ledger:
         self.scalers.add(scaler)
 
     def schedule(self) -> None:
-        """Note a scheduler's step, and whether the scaler had skipped the optimizer's step before it."""
+        """Note a scheduler's step, and whether the scaler had skipped the optimizer's step before
+        it."""
         self.scheduled += 1
         self.through += self.was_skipped
         self.was_skipped = False
@@ -248,14 +256,16 @@ class Ledger:
             yield "steps skipped", {"count": skipped, "due": self.due}
 
     def _lost_share(self):
-        """Return which share of 16-bit weights never moved, 0 where little is known of the optimizer."""
+        """Return which share of 16-bit weights never moved, 0 where little is known of the
+        optimizer."""
         if not (self.kept and self.is_own and self.steps > self.kept_at + 2):
             return 0.0
         stayed = [(before == sample(weight))[has_one] for weight, before, has_one in self.kept]
         return float(torch.cat(stayed).float().mean())
 
     def state_in_16_bits(self) -> set:
-        """Return the names of PyTorch's own numbers of an optimizer that have 16 bits, as its weights have."""
+        """Return the names of PyTorch's own numbers of an optimizer that have 16 bits, as its
+        weights have."""
         states = getattr(self.optimizer, "state", {}).values() if self.is_own else ()
         pairs = [pair for state in states for pair in state.items()]
         return {name for name, value in pairs if getattr(value, "dtype", None) in HALF}

@@ -1,4 +1,5 @@
-"""What is seen of a training step, its common mistakes, and their report. A rule that may be wrong stays silent."""
+"""What is seen of a training step, its common mistakes, and their report. A rule that may be wrong
+stays silent."""
 
 import itertools
 import math
@@ -124,7 +125,8 @@ class Diagnosis:
     data_wait_fraction: float = 0.0  # waiting for a DataLoader
 
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
-        """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
+        """Return the share that products of a type, whose names end in `kind`, have in all
+        FLOPs."""
         found = [
             self.flops[name, its]
             for name, its in self.flops

@@ -1,4 +1,5 @@
-"""What PyTorch's common errors mean in the loop that raised them: one remedy that is true of it, or none."""
+"""What PyTorch's common errors mean in the loop that raised them: one remedy that is true of it, or
+none."""
 
 import re
 
@@ -149,9 +150,11 @@ REMEDIES = [
 
 
 def remedy_for(error: BaseException, facts: list) -> tuple:
-    """Return (the part of the message that is known, the remedy), both empty where none is known to be true.
+    """Return (the part of the message that is known, the remedy), both empty where none is known to
+    be true.
 
-    facts: the last calls and a ";", whether the error came out of an autocast, and what else is known of the loop.
+    facts: the last calls and a ";", whether the error came out of an autocast, and what else is
+    known of the loop.
     """
     trace = error.__traceback__
     while trace is not None:

@@ -1,4 +1,5 @@
-"""What PyTorch's profiler and clock saw of a few steps: waits for the GPU, types, copies, kernels, and times."""
+"""What PyTorch's profiler and clock saw of a few steps: waits for the GPU, types, copies, kernels,
+and times."""
 
 import contextlib
 import functools
@@ -31,7 +32,8 @@ INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
 def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
     """Note the milliseconds of steps. waits: the seconds in which each waited for its DataLoader.
 
-    A step with five times as much work as the median does not count, because it evaluates or saves something.
+    A step with five times as much work as the median does not count, because it evaluates or saves
+    something.
     """
     seen.timed, seen.step_ms = len(times), median(times)
     usual = [
@@ -108,15 +110,18 @@ def _read_waits(seen, on_host, ends, results):
 
 @functools.cache
 def _whole_path(file):
-    """Return a path with the folder of sys.path that PyTorch's profiler leaves out, where the file is still there."""
+    """Return a path with the folder of sys.path that PyTorch's profiler leaves out, where the file
+    is still there."""
     return str(next((path for folder in sys.path if (path := Path(folder, file)).is_file()), file))
 
 
 def place_of(calls: list, moment: int) -> str | None:
-    """Return "train.py:31" for a wait in the user's code, and "trainer.py:9 of the package transformers ..." else.
+    """Return "train.py:31" for a wait in the user's code, and "trainer.py:9 of the package
+    transformers ..." else.
 
-    None where no line of Python is known, and for an upload, whose wait is that for memory that is not pinned, unless
-    torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the line of the last call before it.
+    None where no line of Python is known, and for an upload, whose wait is that for memory that is
+    not pinned, unless torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the
+    line of the last call before it.
     """
     lines, uploads = _lines_at(calls, moment)
     library = ""
@@ -139,13 +144,15 @@ def place_of(calls: list, moment: int) -> str | None:
 
 
 def _is_passed(file, is_installed, in_library):
-    """Return whether a line belongs to PyTorch, Python or this package, and so is not the place that waits."""
+    """Return whether a line belongs to PyTorch, Python or this package, and so is not the place
+    that waits."""
     inside = file.startswith(TORCH) and (in_library or not file.startswith(INNER))
     return inside or file.startswith((OWN, "<") if is_installed else (OWN, "<", STANDARD))
 
 
 def _lines_at(calls, moment):
-    """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and whether one uploads."""
+    """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and
+    whether one uploads."""
     lines = []
     uploads = False
     while calls:
@@ -167,10 +174,11 @@ def _lines_at(calls, moment):
 
 
 def _read_operations(seen, events):
-    """Add up the FLOPs of products by operation and type, and note operations whose size is not known.
+    """Add up the FLOPs of products by operation and type, and note operations whose size is not
+    known.
 
-    Autocast calls an operation again, with other types, and only the inner call computes. What an optimizer
-    multiplies itself, as Muon does, is not the model's.
+    Autocast calls an operation again, with other types, and only the inner call computes. What an
+    optimizer multiplies itself, as Muon does, is not the model's.
     """
     steps = [event for event in events if event.name().startswith("Optimizer.step#")]
     inner = {}  # {(thread, operation): start of the call that came later}

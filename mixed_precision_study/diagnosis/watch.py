@@ -42,10 +42,12 @@ def sound_buffers() -> Iterator[tuple]:
 
 
 class Watch:
-    """Watches the steps of a training through three phases: they warm up, are timed, and are profiled.
+    """Watches the steps of a training through three phases: they warm up, are timed, and are
+    profiled.
 
-    A step ends with that of the first optimizer, which GradScaler.step may skip; `by_hand` the caller says so. What is
-    kept of tensors is kept in the few steps that are looked at, and read at the end. It serves once.
+    A step ends with that of the first optimizer, which GradScaler.step may skip; `by_hand` the
+    caller says so. What is kept of tensors is kept in the few steps that are looked at, and read at
+    the end. It serves once.
     """
 
     pending = over = False  # a step ended in backward(); all is seen
@@ -86,7 +88,8 @@ class Watch:
     # Life
 
     def start(self) -> "Watch":
-        """Begin to watch, and end an older watch of this thread. An error, stop() or the exit ends it."""
+        """Begin to watch, and end an older watch of this thread. An error, stop() or the exit ends
+        it."""
         self.__enter__()
         return self
 
@@ -110,7 +113,8 @@ class Watch:
         self.stop(error)
 
     def stop(self, error: BaseException | None = None) -> Diagnosis:
-        """End to watch and return the report. error: what ended the loop, which gets a note with its remedy."""
+        """End to watch and return the report. error: what ended the loop, which gets a note with
+        its remedy."""
         evaluate, self.evaluate = self.evaluate, None
         if error is not None:
             self.safely(self._note_error, error)
@@ -171,7 +175,8 @@ class Watch:
             found["evaluation not finite"] = {"dtype": bad[0], "remedy": remedy}
 
     def _note_state(self):
-        """Note which buffers were finite once and are no more. Return whether they or weights are not."""
+        """Note which buffers were finite once and are no more. Return whether they or weights are
+        not."""
         bad = sorted({name for name, one in self.buffers if not bool(one.isfinite().all())})
         if bad:
             self.seen.found["buffers not finite"] = {"names": ", ".join(bad[:4])}
@@ -200,7 +205,8 @@ class Watch:
         self.seen.events = [*self.seen.events[-63:], call]
 
     def _is_heard(self, event, ends, args):
-        """Return whether a call counts: in the thread that watches, and not inside another one of its name."""
+        """Return whether a call counts: in the thread that watches, and not inside another one of
+        its name."""
         key = event
         if getattr([*args, None][0], "_enabled", True) is False:
             self.seen.autocast_off |= event == "autocast"
@@ -256,7 +262,8 @@ class Watch:
             self._end_turn(optimizer)
 
     def _end_turn(self, ender):
-        """End a step of the loop with that of its first optimizer, or of one that came twice since and takes over."""
+        """End a step of the loop with that of its first optimizer, or of one that came twice since
+        and takes over."""
         if self.by_hand:
             return
         if self.since and id(ender) not in self.since:
