@@ -236,9 +236,8 @@ class Ledger:
         tiny = sum(self.tiny) / max(1, len(self.tiny))
         if tiny > TINY:
             yield "fp16 without scaler", {"share": tiny}
-        if (
-            share := self._lost_share()
-        ) >= 0.2:  # rows of a table that are seen once lose some, too
+        share = self._lost_share()
+        if share >= 0.2:  # rows of a table that are seen once lose some, too
             yield "lost updates", {"optimizer": type(self.optimizer).__name__, "share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
             eps, half = group.get("eps", 1), {one.dtype for one in group["params"]} & {HALF[0]}
