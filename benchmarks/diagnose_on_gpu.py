@@ -1,6 +1,8 @@
 """Does diagnose() name planted mistakes in Trainer, accelerate, Lightning and a plain loop, at what cost, same bits?
 
-It takes less than 240 s on an H100, and --small tries it on a CPU. What is not installed is left out.
+Then it times steps with and without a diagnosis in blocks that take turns, and diagnoses thrice after a profile of the
+loop's own. It takes less than 240 s on an H100, and --small tries it on a CPU. What is not installed is left out.
+--blocks leaves out the frameworks and the three networks.
 """
 
 import contextlib
@@ -137,8 +139,87 @@ def time_steps(name: str, model: torch.nn.Module, loss_of, warm_up: int, steps: 
     )
 
 
+def block_of(step, steps: int) -> list[float]:
+    """Return the milliseconds of steps, which the device marks and the host never waits for."""
+    on_gpu = DEVICE == "cuda"
+    marks = []
+    for _ in range(steps + 1):
+        step()
+        marks.append(torch.cuda.Event(enable_timing=True) if on_gpu else time.perf_counter())
+        if on_gpu:
+            marks[-1].record()
+    if on_gpu:
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) for before, after in itertools.pairwise(marks)]
+    return [1000 * (after - before) for before, after in itertools.pairwise(marks)]
+
+
+def alternate(name: str, step, steps: int, blocks: int = 5) -> None:
+    """Print the medians of steps in half a block without a diagnosis, one with it, and the other half without it.
+
+    The timed part of a diagnosis is meant, so its first eight steps are left out, and no profile follows.
+    """
+    block_of(step, steps)
+    medians: dict[str, list[float]] = {"first half": [], "second half": [], "watched": []}
+    for _ in range(blocks):
+        medians["first half"].append(statistics.median(block_of(step, steps // 2)))
+        with diagnose(steps=10**9, on_report=lambda report: None):
+            block_of(step, 8)
+            medians["watched"].append(statistics.median(block_of(step, steps)))
+        medians["second half"].append(statistics.median(block_of(step, steps // 2)))
+    first, second, watched = (statistics.median(values) for values in medians.values())
+    within, without = watched / statistics.mean((first, second)) - 1, second / first - 1
+    rows = "; ".join(
+        f"{key} {[round(one, 3) for one in values]}" for key, values in medians.items()
+    )
+    print(f"{name}: watched {within:+.2%}, second half over first {without:+.2%} (ms: {rows})")
+
+
+def after_a_profile(batch: int, width: int) -> None:
+    """Diagnose three times after a profile of one's own: a read in each step, and memory that is not pinned."""
+    layers = torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)
+    model = torch.nn.Sequential(*layers).to(DEVICE)
+    optimizer, rows = torch.optim.SGD(model.parameters(), 1e-3), torch.randn(batch, width)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = model(rows.to(DEVICE)).square().mean()
+        loss.backward()
+        optimizer.step()
+        loss.item()  # the mistake
+
+    with torch.profiler.profile():
+        for _ in range(3):
+            step()
+    for number in range(3):
+        with diagnose(on_report=lambda report: None) as report:
+            for _ in range(50):
+                step()
+        said = [mistake.rule for mistake in report.mistakes]
+        print(
+            f"diagnosis {number + 1} after a profile: {bool(report.kernels)}, {said}, {report.unseen}"
+        )
+
+
 def main() -> None:
     small = "--small" in sys.argv
+    photos = torch.randn((2, 3, 32, 32) if small else (64, 3, 224, 224), device=DEVICE)
+    torch.set_float32_matmul_precision("high")
+    small_one = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 32 * 32, 8))
+    network = small_one if small else torchvision.models.resnet50().to(DEVICE)
+    optimizer = torch.optim.SGD(network.parameters(), 1e-3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = network(photos).float().square().mean()
+        loss.backward()
+        optimizer.step()
+
+    after_a_profile(*((8, 16) if small else (8192, 2048)))
+    alternate("ResNet-50", step, 6 if small else 60)
+    if "--blocks" in sys.argv:
+        return
     for train in (with_trainer, with_accelerate, with_lightning, with_a_loop):
         reports: list = []
         with contextlib.suppress(ImportError):
@@ -151,9 +232,7 @@ def main() -> None:
                 f"same bits: {torch.equal(plain, watched)}",
                 sep="\n    ",
             )
-    photos = torch.randn((2, 3, 32, 32) if small else (64, 3, 224, 224), device=DEVICE)
     words = torch.randint(512, (2, 16) if small else (16, 512), device=DEVICE)
-    torch.set_float32_matmul_precision("high")
     resnet, gpt = (
         torchvision.models.resnet50().to(DEVICE),
         Gpt(*((64, 1) if small else (512, 8))).to(DEVICE),

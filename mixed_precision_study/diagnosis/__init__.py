@@ -1,1 +1,2 @@
-"""Diagnosis of a reader's own training step: what is wrong with it, and where its time and memory go."""
+"""Diagnosis of a reader's own training step: what is wrong with it, and where its time and memory
+go."""

@@ -1,53 +1,60 @@
-"""What is seen of a training step, its common mistakes, and their report. A rule that may be wrong stays silent."""
+"""What is seen of a training step, its common mistakes, and their report. A rule that may be wrong
+stays silent."""
 
 import itertools
 import math
 from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 SCALER, PACKAGE = "GradScaler", " of the package "  # of a place where the CPU waits
-CAST = (
-    "Autocast does not reach into this function. "
-    "Decorate its forward with torch.amp.custom_fwd and its backward with"
-)
-ONCE = "with gradient accumulation call it after the last micro-batch alone."
-REMEDIES = {  # what PyTorch's most common errors mean, by a part of their message
-    "unscale_() has already been called": f"Call scaler.unscale_(optimizer) once between two calls of update(); {ONCE}",
-    "No inf checks were recorded": f"scaler.update() came without scaler.step(optimizer) before it; {ONCE}",
-    "Attempting to unscale FP16 gradients": "GradScaler needs weights in fp32, so leave out model.half().",
-    "without overflow": "A constant such as -1e9 does not fit into fp16. Use torch.finfo(x.dtype).min.",
-    "to have the same dtype": f"{CAST} custom_bwd, or cast the inputs to one type.",
-    "expected scalar type": f"{CAST} custom_bwd, or cast the inputs to one type.",
-    "unsafe to autocast": "Use binary_cross_entropy_with_logits on the outputs before the sigmoid.",
-    "no kernel image is available": "This PyTorch has no code for the GPU. Install a wheel that has, as for its CUDA.",
-}
 SENTENCES = {
-    "loss not finite": "The loss is inf or NaN. Train the same first steps in fp32 from new weights: if the loss stays"
-    " finite there, precision is the cause.",
-    "evaluation not finite": "The evaluation returns inf or NaN, in {dtype}. Try it in fp32 or bfloat16.",
-    "evaluation with gradients": "The evaluation keeps tensors for a backward(). Put it under torch.no_grad().",
+    "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from new"
+    " weights: if the loss stays finite there, precision is the cause.{hint}",
+    "buffers not finite": "Buffers of the model are inf or NaN: {names}. A step that the scaler skips does not undo its"
+    " forward pass, so reset them or load a checkpoint, and find the batch that overflows.",
+    "evaluation not finite": "The evaluation returns inf or NaN, in {dtype}. {remedy}",
+    "evaluation failed": "The evaluation ended by {error}. {remedy}",
     "gradients not cleared": "Gradients are not cleared between steps, so each adds to all before. Call"
     " optimizer.zero_grad() once per step.",
     "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some gradient is inf or NaN"
     " at any scale. Find the first such value by one step in fp32.",
     "scale is 0": "The loss scale{which} is 0, so no gradient can be unscaled. Find the first inf or NaN.",
-    "lost updates": "{optimizer}: weights are kept in {dtype} alone, and {share:.0%} of the numbers looked at never"
-    " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast.",
+    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients are inf or"
+    " NaN. A large init_scale or a small growth_interval skips steps, too.",
+    "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule is"
+    " ahead of the weights. Step it only where scaler.get_scale() has not fallen.",
+    "many scalers": "{count} GradScalers served one optimizer in {due} steps, so the search for the scale begins anew"
+    " each time. Make one before the loop.",
+    "lost updates": "{optimizer}: weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never"
+    " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast, or round"
+    " stochastically, or keep what is rounded away, as Kahan does.",
+    "sums in 16 bits": "The gradients of {count} micro-batches are added up in {dtype}, which rounds each sum. Add them"
+    " up in fp32.",
+    "loss in 16 bits": "backward() is called on a loss that is computed in {dtype}. Compute it in fp32, as from"
+    " outputs.float().",
+    "stale weights": "Autocast stays open over optimizer.step(), so the forward pass uses old 16-bit copies of the"
+    " weights. Enter autocast once per forward pass.",
     "eps": "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it to 1e-4.",
-    "clipped while scaled": "Gradients are clipped while they are scaled. Call scaler.unscale_(optimizer) before.",
+    "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are divided by the loss"
+    " scale of {divisor:g}. Call scaler.scale(loss).backward() for this loss, too.",
+    "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() and"
+    " scaler.step() the same optimizer, and divide by hand no more.",
+    "scaled twice": "The loss is multiplied twice by the loss scale of {divisor:g}, and its gradients are divided once."
+    " Call scaler.scale() once.",
+    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {divisor:g}."
+    " Use one GradScaler for a loss and its optimizer, and call update() after step().",
+    "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. Call"
+    " scaler.unscale_(optimizer) before.",
     "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
-    "update without step": "scaler.update() comes without scaler.step(optimizer), so gradients that are added up have"
-    f" several scales; {ONCE}",
-    "penalty of scaled gradients": "torch.autograd.grad() returns scaled gradients, and nothing divides them by the"
-    " scale before they enter the loss. Multiply them by 1 / scaler.get_scale().",
-    "scheduler first": "scheduler.step() comes before the first optimizer.step(), which skips the first learning rate.",
-    "no 16 bits": "{what} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
-    "fp16 without scaler": "Small gradients become zero in float16. Use torch.amp.GradScaler, or bfloat16.",
+    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so they"
+    " have several scales. Call unscale_(), step() and update() after the last micro-batch alone.",
+    "no 16 bits": "{switch} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
+    "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
+    " torch.amp.GradScaler, or bfloat16.",
     "scaler with bf16": "GradScaler is on with bfloat16, which has the range of fp32 and does not need it.",
     "anomaly detection": "Anomaly detection is on, which is slow. Switch it on for single steps only.",
     "TF32 off": 'TF32 is off for {share:.0%} of the arithmetic. Try torch.set_float32_matmul_precision("high").',
@@ -56,80 +63,91 @@ SENTENCES = {
     "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
 }
 
+FACTS = {  # a sentence for each figure that is known
+    "steps": "Steps {first} to {last} of the loop were looked at.",
+    "types": "Its products and convolutions ran {types}.",
+    "state": "The optimizer keeps its state in 16 bits, too: {state}.",
+    "search": "The loss scale is still searching, which is normal in the first steps.",
+    "step_ms": "A step takes {step_ms:,.4g} ms, which is the median of {timed}.",
+    "busiest": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it; of this, {busiest}.",
+    "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
+    "scaler": "GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need.",
+    "packages": "A package waits for the GPU in every step: {packages}.",
+}
+PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
+NO_STEP = "No optimizer of PyTorch took a step, so nothing is known of what it does to gradients."
+NOTHING = (
+    "Nothing was looked at, because no optimizer took a step in this thread."
+    " Try diagnose(step) with a step of yours."
+)
+GUARD = " In float16 a constant below 6e-8, as a guard of 1e-8, is 0."
+IN_FP32, SPOILED = "Try it in fp32 or bfloat16.", "Its weights are inf or NaN themselves."
 
-# figures: {what the sentence names: its value}
-Mistake = namedtuple("Mistake", "rule figures sentence")
+Found = tuple[str, dict]  # (rule, {what its sentence names: its value})
+Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
 
 
 @dataclass
 class Diagnosis:
     """The result of diagnose(), which `print` shows. Times are in milliseconds, sizes in bytes."""
 
-    mistakes: list[Mistake] = field(default_factory=list)  # empty for a sound step
+    mistakes: list = field(default_factory=list)  # empty for a sound step
     device: str = "cpu"  # "cuda" or "cpu"
     matmul_switch: str = ""  # PyTorch's switch for fp32 products, where the GPU has TF32
     compiled: bool = False  # torch.compile was used in the profiled steps
-    # a sentence for each thing that could not be looked at
-    unseen: list[str] = field(default_factory=list)
+    unseen: list = field(default_factory=list)  # a sentence for each thing not looked at
     steps: int = 0  # all that were taken
-    events: list[list[str]] = field(default_factory=list)  # the calls of each step
+    first: int = 0  # steps that were passed over before
+    ended_by: str = ""  # a sentence on the error that ended the loop
+    errors: list = field(default_factory=list)  # the remedy of that error
+    events: list = field(default_factory=list)  # the last 64 calls that were heard
     # {mistake that needs no judging: what it names}
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    found: dict = field(default_factory=dict)
     # types of the autocasts that were entered with gradients on
-    autocasts: set[str] = field(default_factory=set)
+    autocasts: set = field(default_factory=set)
+    autocast_off: bool = False  # an autocast with enabled=False was entered
     # of each GradScaler, after each profiled step
-    scales: list[list[float]] = field(default_factory=list)
-    loss_multiplied: bool = False  # by the loop itself, which may be a loss scale
+    scales: list = field(default_factory=list)
     # what backward() was called on, without the loss scale
-    losses: list[float] = field(default_factory=list)
-    evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
-    evaluation_in: str = ""  # the type of what it returned
+    losses: list = field(default_factory=list)
+    state_types: set = field(default_factory=set)  # what an optimizer keeps in 16 bits
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
-    reads: list[str] = field(default_factory=list)
+    reads: list = field(default_factory=list)
     pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
     # {(kind, type): FLOPs of the profiled steps}
-    flops: dict[tuple[str, str], float] = field(default_factory=dict)
-    backward_types: set[str] = field(default_factory=set)  # of products in the backward pass
-    kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
-    # bytes of live tensors after each profiled step
-    in_use: list[int] = field(default_factory=list)
+    flops: dict = field(default_factory=dict)
+    uncounted: set = field(default_factory=set)  # products of unknown size
+    kernels: dict = field(default_factory=dict)  # what read_kernels fills in
+    in_use: list = field(default_factory=list)  # bytes of tensors after each profiled step
     timed: int = 0  # steps
-    step_ms: float | None = None  # the median of the timed steps
-    slowest_ms: float = 0.0  # of the timed steps
-    data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
-    autocast = property(lambda self: " and ".join(sorted(self.autocasts)) or None)
+    step_ms: float = 0.0  # the median of the timed steps
+    data_wait_fraction: float = 0.0  # waiting for a DataLoader
 
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
-        """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
+        """Return the share that products of a type, whose names end in `kind`, have in all
+        FLOPs."""
         found = [
-            flops
-            for (name, its), flops in self.flops.items()
+            self.flops[name, its]
+            for name, its in self.flops
             if name.endswith(kind) and its == dtype
         ]
-        return sum(found) / sum(self.flops.values()) if found else 0.0
+        return sum(found) / max(1.0, sum(self.flops.values()))
 
-    def judge(self, error: BaseException | None) -> None:
-        """Name the mistakes, and take in the error that ended the loop, if one did, which gets the remedy as a note."""
+    def judge(self) -> None:
+        """Name the mistakes, and the remedy of an error that ended the loop, where it has one."""
         found = dict(find_mistakes(self))
-        self.mistakes = [
-            Mistake(rule, it, SENTENCES[rule].format(**it)) for rule, it in found.items()
-        ]
-        for part, remedy in REMEDIES.items():
-            if error is not None and part in str(error):
-                self.mistakes.insert(
-                    0, Mistake("error", {"message": part}, f"{type(error).__name__}: {remedy}")
-                )
-                if hasattr(error, "add_note"):  # from Python 3.11 on
-                    error.add_note(f"diagnose(): {remedy}")
+        named = [Mistake(one, it, SENTENCES[one].format(**it)) for one, it in found.items()]
+        self.mistakes = [*self.errors, *named]
 
     def __str__(self) -> str:
-        if not self.events and not self.mistakes:
-            return "Nothing was looked at, because no optimizer took a step. Try diagnose(step) with a step of yours."
-        said = [f"Mistake: {mistake.sentence}" for mistake in self.mistakes] or [
-            "No mistake was found."
-        ]
-        return "\n".join([*said, *facts(self), *self.unseen])
+        said = [self.ended_by, *(f"Mistake: {mistake.sentence}" for mistake in self.mistakes)]
+        took_step = "step" in self.events or "scaler_step" in self.events
+        if not self.ended_by and not took_step:
+            said.append(NO_STEP if self.watched and self.events else NOTHING)
+        elif said == [""]:
+            said.append(PARTLY if self.unseen else "No mistake was found.")
+        return "\n".join([*filter(None, said), *self.unseen, *facts(self)])
 
     __repr__ = __str__  # as the last line of a cell shows it
 
@@ -138,88 +156,69 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def find_mistakes(seen: Diagnosis) -> Iterator[tuple[str, dict[str, Any]]]:
+def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
-    yield from seen.found.items()
-    calls = set(itertools.chain(*seen.events))
-    types = {dtype for _, dtype in seen.flops}
-    # which may hide products
-    only_fp32 = bool(types) and types <= {"float32", "float64"} and not seen.compiled
-    if not all(map(math.isfinite, seen.losses)):
-        yield "loss not finite", {}
-    if seen.evaluation_finite is False:
-        yield "evaluation not finite", {"dtype": seen.evaluation_in}
-    which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
-    for scales in seen.scales:
-        falls = len(scales) > 1 and all(
-            after < before for before, after in itertools.pairwise(scales)
-        )
-        if scales[-1] == 0:
-            yield "scale is 0", {"which": which}
-        elif falls and scales[-1] < 1 and "gradients not cleared" not in seen.found:
-            # a search ends above 1
-            yield "scale falls", {"which": which, "scale": scales[-1]}
-    for step in seen.events:
-        scaled = step[step.index("scale") :] if "scale" in step and "step" not in step else []
-        ends = [place for place, call in enumerate(scaled) if call in ("unscale", "scaler.step")]
-        if ends and "clip" in scaled[: ends[0]]:
-            yield "clipped while scaled", {}
-    if "scaled gradients" in calls and "read" not in calls:
-        yield "penalty of scaled gradients", {}
-    orders = [
-        [call[:8] for call in step if call.startswith(("schedule", "step"))] for step in seen.events
-    ]
-    first = any("schedule first" in step[:2] for step in seen.events[:1])
-    if first and all(order[:2] == ["schedule", "step"] for order in orders[: len(orders) - 1]):
-        yield "scheduler first", {}
-    if only_fp32 and (seen.autocasts or "scale" in calls):
-        yield (
-            "no 16 bits",
-            {"what": f"Autocast to {seen.autocast}" if seen.autocasts else "GradScaler"},
-        )
-    elif "float16" in seen.backward_types & seen.autocasts and not (
-        "scale" in calls or seen.loss_multiplied
-    ):
-        yield "fp16 without scaler", {}
-    elif "scale" in calls and seen.autocasts == {"bfloat16"} and "float16" not in types:
-        yield "scaler with bf16", {}
-    if seen.matmul_switch == "none" and (share := seen.share_of_flops("float32", "mm")) >= 0.3:
-        yield "TF32 off", {"share": share}
+    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none does
+    is_cast = not (seen.compiled or seen.autocast_off)
+    explained = {"steps skipped": len(seen.found) > 1, "stale weights": not is_cast}
+    yield from (one for one in seen.found.items() if not explained.get(one[0]))
+    bad = [one for one in seen.losses if not math.isfinite(one)]
+    hint = "float16" in seen.autocasts and "buffers not finite" not in seen.found
+    if bad:
+        figures = {"count": len(bad), "all": len(seen.losses), "hint": GUARD if hint else ""}
+        yield "loss not finite", figures
+    yield from _mistakes_of_scales(seen)
+    yield from _mistakes_of_types(seen)
     places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
     if places and "anomaly detection" not in seen.found:
         yield "waits", {"places": ", ".join(places[:3])}
-    if seen.pageable_ms >= max(0.1, 0.01 * (seen.step_ms or 0.0)):
+    if seen.pageable_ms >= max(0.1, 0.01 * seen.step_ms):
         yield "memory not pinned", {"milliseconds": seen.pageable_ms}
     growth = [(after - before) / 2**20 for before, after in itertools.pairwise(seen.in_use)]
-    if len(growth) > 1 and min(growth) > 0 and sum(growth) >= len(growth):
+    mean = sum(growth) / max(1, len(growth))
+    if len(growth) > 1 and min(growth) > 0 and mean >= 1:
         # batches of different sizes go up and down
-        yield "memory grows", {"mib": sum(growth) / len(growth)}
+        yield "memory grows", {"mib": mean}
+
+
+def _mistakes_of_scales(seen):
+    which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
+    for scales in seen.scales:
+        stays = [after >= before for before, after in itertools.pairwise(scales)] or [True]
+        is_low = 0 < scales[-1] < 1 and "gradients not cleared" not in seen.found
+        if scales[-1] == 0:
+            yield "scale is 0", {"which": which}
+        elif is_low and not any(stays):  # a search ends above 1
+            yield "scale falls", {"which": which, "scale": scales[-1]}
+
+
+def _mistakes_of_types(seen):
+    is_scaled, types = "scale" in seen.events, {dtype for _, dtype in seen.flops}
+    is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
+    share = seen.share_of_flops("float32", "mm")
+    # torch.compile may hide products
+    if is_on and types and types <= {"float32", "float64"} and not seen.compiled:
+        yield "no 16 bits", {"switch": "Autocast" if seen.autocasts else SCALER}
+    elif is_scaled and seen.autocasts == {"bfloat16"} and "float16" not in types:
+        yield "scaler with bf16", {}
+    if seen.matmul_switch == "none" and share >= 0.3 and not seen.uncounted:
+        yield "TF32 off", {"share": share}
 
 
 def facts(seen: Diagnosis) -> Iterator[str]:
     """Return a sentence each on types, time and waits, as far as they are known."""
-    if seen.flops:
-        shares = sorted(
-            {(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True
-        )
-        yield f"Its products and convolutions ran {', '.join(f'{share:.0%} in {dtype}' for share, dtype in shares)}."
-    if any(scales[-1] < scales[0] for scales in seen.scales):
-        yield "The loss scale is still searching, which is normal in the first steps."
-    if seen.step_ms:
-        more = (
-            f", and the slowest {seen.slowest_ms:,.4g} ms"
-            if seen.slowest_ms > 5 * seen.step_ms
-            else ""
-        )
-        yield f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}{more}."
-    if seen.kernels:
-        families = ", ".join(
-            f"{share:.0%} {name}" for name, share in seen.kernels["kernel_family_fractions"][:3]
-        )
-        yield f"The GPU is busy {seen.kernels['gpu_busy_fraction']:.0%} of it; of this, {families}."
-    if seen.data_wait_fraction:
-        yield f"The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time."
-    if SCALER in seen.reads:
-        yield "GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need."
-    if places := [place for place in seen.reads if PACKAGE in place]:
-        yield f"A package waits for the GPU in every step: {'; '.join(places[:3])}."
+    shares = sorted({(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True)
+    types = [] if seen.uncounted else shares
+    busiest = seen.kernels.get("kernel_family_fractions", [])[:3]
+    is_searching = any(scales[-1] < scales[0] for scales in seen.scales)
+    figures = vars(seen) | {
+        "first": seen.first + 1,
+        "last": seen.first + seen.steps,
+        "types": ", ".join(f"{share:.0%} in {dtype}" for share, dtype in types),
+        "state": ", ".join(sorted(seen.state_types)),
+        "search": is_searching and "steps skipped" not in seen.found,
+        "busiest": ", ".join(f"{share:.0%} {name}" for name, share in busiest),
+        "scaler": SCALER in seen.reads,
+        "packages": "; ".join([place for place in seen.reads if PACKAGE in place][:3]),
+    }
+    yield from (sentence.format(**figures) for name, sentence in FACTS.items() if figures[name])

@@ -1,4 +1,5 @@
-"""What PyTorch's profiler and clock saw of a few steps: waits for the GPU, types, copies, kernels, and times."""
+"""What PyTorch's profiler and clock saw of a few steps: waits for the GPU, types, copies, kernels,
+and times."""
 
 import contextlib
 import functools
@@ -15,7 +16,8 @@ import torch
 from torch.profiler import profile
 
 from ..explain.profile import read_kernels
-from .mistakes import PACKAGE, SCALER, Diagnosis, name_of
+from .flops import dtype_of, flops_of, is_product
+from .mistakes import PACKAGE, SCALER, Diagnosis
 
 END_OF_STEP = "## end of a step ##"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -25,16 +27,15 @@ TORCH, OWN, STANDARD = (
 # they wait on their own
 PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
-# names begin so
-PRODUCTS = r"aten::(mm|addmm|bmm|baddbmm|_scaled_|conv|_cudnn_rnn|mkldnn_rnn|_thnn_fused_lstm)"
 
 
 def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
     """Note the milliseconds of steps. waits: the seconds in which each waited for its DataLoader.
 
-    A step with five times as much work as the median does not count, because it evaluates or saves something.
+    A step with five times as much work as the median does not count, because it evaluates or saves
+    something.
     """
-    seen.timed, seen.step_ms, seen.slowest_ms = len(times), median(times), max(times)
+    seen.timed, seen.step_ms = len(times), median(times)
     usual = [
         pair
         for pair in zip(times, waits, strict=True)
@@ -55,9 +56,7 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     users = os.environ.get("TEARDOWN_CUPTI")
     # or CUPTI slows all later launches (pytorch issue 144455)
     os.environ["TEARDOWN_CUPTI"] = users or "1"
-    with profile(
-        record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True
-    ) as profiler:
+    with profile(record_shapes=True, with_stack=stacks, acc_events=True) as profiler:
         yield
         if gpu:
             torch.cuda.synchronize()
@@ -73,66 +72,66 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
         for event in events
         if "CUDA" in str(event.device_type()) and event.name() not in names
     ]
-    kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     ends = [event for event in on_host if event.name() == END_OF_STEP]
     seen.watched = len(ends)
-    read_operations(seen, on_host)
-    if not kernels or not ends or not seen.step_ms:
-        return
+    seen.flops, seen.uncounted = {}, set()
+    _read_operations(seen, on_host)
+    kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
+    if kernels and ends and seen.step_ms:
+        _read_device(seen, kernels, len(ends))
+        _read_waits(seen, on_host, ends, results)
+
+
+def _read_device(seen, kernels, steps):
+    """Note the kernels, and the copies from memory that is not pinned."""
     found = SimpleNamespace(step_ms_median=seen.step_ms)
-    read_kernels(found, kernels, len(ends))
+    read_kernels(found, kernels, steps)
     seen.kernels = vars(found)
+    # products of a compiler
+    seen.uncounted |= {name for name, _, _ in kernels if "triton_tem" in name}
     pageable = [duration for name, _, duration in kernels if "HtoD" in name and "Pageable" in name]
-    seen.pageable_ms = sum(pageable) / 1e6 / len(ends)
+    seen.pageable_ms = sum(pageable) / 1e6 / steps
+
+
+def _read_waits(seen, on_host, ends, results):
+    """Note the places in which the thread that trains waits for the GPU in every step."""
     thread = ends[0].start_thread_id()
     waits = [
         event for event in on_host if event.name() in WAITS and event.start_thread_id() == thread
     ]
     calls = [event for event in results.experimental_event_tree() if event.start_tid == thread]
-    moments = [event.start_ns() + event.duration_ns() // 2 for event in waits]
-    places = {
-        (sum(end.start_ns() < moment for end in ends), place_of(calls, moment))
-        for moment in moments
-    }
+    places = set()
+    for wait in waits:
+        moment = wait.start_ns() + wait.duration_ns() // 2
+        places.add((sum(end.start_ns() < moment for end in ends), place_of(calls, moment)))
     counts = Counter(place for _, place in places if place)
     seen.reads = sorted(place for place, steps in counts.items() if steps >= len(ends))
 
 
 @functools.cache
-def whole_path(file: str) -> str:
-    """Return a path with the folder of sys.path that PyTorch's profiler leaves out, where the file is still there."""
+def _whole_path(file):
+    """Return a path with the folder of sys.path that PyTorch's profiler leaves out, where the file
+    is still there."""
     return str(next((path for folder in sys.path if (path := Path(folder, file)).is_file()), file))
 
 
 def place_of(calls: list, moment: int) -> str | None:
-    """Return "train.py:31" for a wait in the user's code, and "trainer.py:9 of the package transformers ..." else.
+    """Return "train.py:31" for a wait in the user's code, and "trainer.py:9 of the package
+    transformers ..." else.
 
-    None where no line of Python is known, and for an upload, whose wait is that for memory that is not pinned, unless
-    torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the line of the last call before it.
+    None where no line of Python is known, and for an upload, whose wait is that for memory that is
+    not pinned, unless torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the
+    line of the last call before it.
     """
-    lines: list[tuple[str, str, int]] = []  # ("" or "after ", file, line), the innermost last
-    library, uploads = "", False
-    while calls:
-        begun = [call for call in calls if call.start_time_ns <= moment]
-        inside = [call for call in begun if moment <= call.end_time_ns][-1:]
-        for call in [call for call in begun if "Py" in str(call.tag)][-1:]:
-            caller = call.extra_fields.caller
-            lines.append(
-                (
-                    "" if call in inside else "after ",
-                    whole_path(caller.file_name),
-                    caller.line_number,
-                )
-            )
-        copies = [call for call in inside if call.name == "aten::copy_"]
-        uploads |= any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies)
-        calls = inside[0].children if inside else []
+    lines, uploads = _lines_at(calls, moment)
+    library = ""
     for word, file, line in reversed(lines):
         if file.endswith("grad_scaler.py") and not library:
             return SCALER
+        if file.startswith(OWN) and not word and not library:
+            return None  # a look of the watch itself
         found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
-        passes = file.startswith(TORCH) and (library or not file.startswith(INNER))
-        if passes or file.startswith((OWN, "<") if found else (OWN, "<", STANDARD)):
+        if _is_passed(file, bool(found), bool(library)):
             continue
         if uploads and not library and not file.startswith(INNER[0]):
             return None
@@ -144,34 +143,54 @@ def place_of(calls: list, moment: int) -> str | None:
     return library or None
 
 
-def read_operations(seen: Diagnosis, events: list) -> None:
-    """Add up the FLOPs of products by operation and type, or 1 where the profiler has none. Events are in order.
+def _is_passed(file, is_installed, in_library):
+    """Return whether a line belongs to PyTorch, Python or this package, and so is not the place
+    that waits."""
+    inside = file.startswith(TORCH) and (in_library or not file.startswith(INNER))
+    return inside or file.startswith((OWN, "<") if is_installed else (OWN, "<", STANDARD))
 
-    Autocast calls an operation again, with other types. Only the inner call computes, so it replaces the outer one.
+
+def _lines_at(calls, moment):
+    """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and
+    whether one uploads."""
+    lines = []
+    uploads = False
+    while calls:
+        begun = [call for call in calls if call.start_time_ns <= moment]
+        inside = [call for call in begun if moment <= call.end_time_ns][-1:]
+        for call in [call for call in begun if "Py" in str(call.tag)][-1:]:
+            caller = call.extra_fields.caller
+            lines.append(
+                (
+                    "" if call in inside else "after ",
+                    _whole_path(caller.file_name),
+                    caller.line_number,
+                )
+            )
+        copies = [call for call in inside if call.name == "aten::copy_"]
+        uploads |= any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies)
+        calls = inside[0].children if inside else []
+    return lines, uploads
+
+
+def _read_operations(seen, events):
+    """Add up the FLOPs of products by operation and type, and note operations whose size is not
+    known.
+
+    Autocast calls an operation again, with other types, and only the inner call computes. What an
+    optimizer multiplies itself, as Muon does, is not the model's.
     """
-    # by thread, name, and the outer's end
-    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float]] = {}
-    outer_until: dict[tuple[int, str], int] = {}
-    backward_until: dict[int, int] = {}  # of each thread
-    for event in events:
-        name, thread, dtypes = event.name(), event.start_thread_id(), event.dtypes()
+    steps = [event for event in events if event.name().startswith("Optimizer.step#")]
+    inner = {}  # {(thread, operation): start of the call that came later}
+    for event in reversed(events):
+        name, thread, start = event.name(), event.start_thread_id(), event.start_ns()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
-        if name.startswith("autograd::engine::evaluate_function"):
-            backward_until[thread] = max(event.end_ns(), backward_until.get(thread, 0))
-        first = 1 if name in ("aten::addmm", "aten::baddbmm") else 0  # factor
-        kind = (
-            dtypes[first].removeprefix("c10::").lower()
-            if re.match(PRODUCTS, name) and len(dtypes) > first
-            else ""
-        )
-        # the profiler says "float" and "half"
-        if "float" not in (dtype := name_of(getattr(torch, kind, ""))):
+        if not is_product(event) or "float" not in (dtype := dtype_of(event)):
             continue
-        if event.start_ns() < backward_until.get(thread, 0):
-            seen.backward_types.add(dtype)
-        if event.start_ns() >= outer_until.get((thread, name), 0):
-            outer_until[thread, name] = event.end_ns()
-        key = (name.removeprefix("aten::"), dtype)
-        computed[thread, name, outer_until[thread, name]] = key, max(1.0, float(event.flops()))
-    for key, flops in computed.values():
-        seen.flops[key] = seen.flops.get(key, 0.0) + flops
+        is_outer = inner.get((thread, name), event.end_ns()) < event.end_ns()
+        inner[thread, name] = start
+        around = [one for one in steps if one.start_ns() <= start < one.end_ns()]
+        if not is_outer and thread not in [one.start_thread_id() for one in around]:
+            key, flops = (name.removeprefix("aten::"), dtype), flops_of(event)
+            seen.flops[key] = seen.flops.get(key, 0.0) + (flops or 0.0)
+            seen.uncounted |= {key[0]} if flops is None else set()

@@ -1,0 +1,105 @@
+"""diagnose() as a callback: TrainerDiagnosis for Hugging Face's Trainer, LightningDiagnosis for
+Lightning's.
+
+Each class is made when it is first asked for, so that neither framework is needed for the other.
+They take the options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
+"""
+
+from contextlib import ExitStack
+from traceback import walk_stack
+from typing import Any
+from unittest.mock import patch
+
+from .diagnose import diagnose
+
+
+class Life:
+    """Keeps one watch from the beginning of a training to its end, or to its error."""
+
+    def __init__(self, **options: Any):
+        super().__init__()
+        self.options, self.watch, self.undo = options, None, ExitStack()
+
+    def begin(self) -> None:
+        self.end()
+        self.watch = diagnose(**self.options).start()
+
+    def end(self, error: BaseException | None = None) -> None:
+        self.undo.close()
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.stop(error)
+
+
+def trainer_above(callback: Any) -> Any:
+    """Return the Trainer that calls a callback, which it does not hand over: it is in a frame
+    above."""
+    for frame, _ in walk_stack(None):
+        trainer = frame.f_locals.get("self")
+        handler = getattr(trainer, "callback_handler", None)
+        if callback in getattr(handler, "callbacks", ()) and hasattr(trainer, "training_step"):
+            return trainer
+    return None
+
+
+def trainer_diagnosis() -> type:
+    from transformers import TrainerCallback
+
+    class TrainerDiagnosis(Life, TrainerCallback):
+        """Diagnoses Trainer.train(). Trainer tells its callbacks of no error, so its
+        training_step() is watched."""
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.begin()
+            trainer = trainer_above(self)
+            if trainer is None:
+                return
+            before = trainer.training_step
+
+            def training_step(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return before(*args, **kwargs)
+                except BaseException as error:
+                    self.end(error)
+                    raise
+
+            self.undo.enter_context(patch.object(trainer, "training_step", training_step))
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            self.end()
+
+    return TrainerDiagnosis
+
+
+def lightning_diagnosis() -> type:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+    class LightningDiagnosis(Life, Callback):
+        """Diagnoses Trainer.fit(). Tests, validations and predictions alone are not watched."""
+
+        def on_train_start(self, *_: Any) -> None:
+            self.begin()
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            self.end(exception)
+
+        def on_train_end(self, *_: Any) -> None:
+            self.end()
+
+        def teardown(self, *_: Any, **__: Any) -> None:
+            self.end()
+
+    return LightningDiagnosis
+
+
+MAKERS = {"TrainerDiagnosis": trainer_diagnosis, "LightningDiagnosis": lightning_diagnosis}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MAKERS:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    globals()[name] = MAKERS[name]()
+    return globals()[name]
