@@ -29,7 +29,7 @@ from mixed_precision_study.train.precision import set_fp32_precision
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
-SEEDS, EPOCHS, STEPS = (6, 8, 40) if GPU else (3, 2, 4)
+SEEDS, EPOCHS, STEPS = (6, 6, 40) if GPU else (3, 2, 4)
 WIDTH, LENGTH, BATCH = (256, 64, 64) if GPU else (32, 8, 4)
 # of the loss in fp16, fixed, because a search for it begins where the warm-up has left it
 SCALE = 1024.0

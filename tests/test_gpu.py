@@ -226,7 +226,7 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)
     # MiB, of two GiB
-    assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.2 * 1024
+    assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.1 * 1024
 
 
 def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_bounded():
