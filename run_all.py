@@ -1,4 +1,7 @@
-"""Run studies of experiment notebooks: python run_all.py --help. The code is in mixed_precision_study.runner."""
+"""Run studies of experiment notebooks: python run_all.py --help.
+
+The code is in mixed_precision_study.runner.
+"""
 
 import sys
 from pathlib import Path

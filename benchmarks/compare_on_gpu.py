@@ -1,14 +1,17 @@
-"""Does compare() train as a plain loop does? BERT with dropout, and an optimizer with counters of its own.
+"""Does compare() train as a plain loop does? BERT with dropout, and an optimizer with counters of
+its own.
 
-It takes about four minutes on a GPU and needs transformers, but no network. On a CPU it only checks itself, with tiny
-sizes and without graphs and fp16. --eager leaves out the graphs. It ends with status 1 where a check does not hold.
+It takes about four minutes on a GPU and needs transformers, but no network. On a CPU it only checks
+itself, with tiny sizes and without graphs and fp16. --eager leaves out the graphs. It ends with
+status 1 where a check does not hold.
 
-In eager mode both loops use PyTorch's deterministic algorithms. Without them the sums of an embedding's gradient come
-in another order each time, of which AdamW makes a difference of 1e-5 in six epochs, also of a loop with itself.
+In eager mode both loops use PyTorch's deterministic algorithms. Without them the sums of an
+embedding's gradient come in another order each time, of which AdamW makes a difference of 1e-5 in
+six epochs, also of a loop with itself.
 
-The batches bring a finished mask of four dimensions, because BERT takes that as it is. Without one, transformers before
-5.22 builds a mask while a graph is captured, though not in eager steps, and copies a number of the host to the GPU for
-it, which a capture refuses.
+The batches bring a finished mask of four dimensions, because BERT takes that as it is. Without one,
+transformers before 5.22 builds a mask while a graph is captured, though not in eager steps, and
+copies a number of the host to the GPU for it, which a capture refuses.
 """
 
 import contextlib
@@ -44,7 +47,9 @@ TYPES = {"fp32": None, "amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 
 
 class Averaged(torch.optim.Optimizer):
-    """Schedule-free gradient descent: counters in its groups, and other weights to evaluate than to train."""
+    """Schedule-free gradient descent: counters in its groups, and other weights to evaluate than
+    to train.
+    """
 
     def __init__(self, weights, lr=0.05, beta=0.9, rise=20):
         super().__init__(
@@ -191,7 +196,10 @@ def main():
         worst = max(
             abs(statistics.fmean(found) + side * half) for side in (-1, 1)
         ) / statistics.fmean(fell)
-        told = f"{SEEDS} seeds, mean difference {statistics.fmean(found):+.2e}, half the interval {half:.1e}"
+        told = (
+            f"{SEEDS} seeds, mean difference {statistics.fmean(found):+.2e}, half the "
+            f"interval {half:.1e}"
+        )
         rows.append((f"AdamW, {execution}, amp_bf16", worst, 0.02, told))
     print(
         torch.cuda.get_device_name() if GPU else "CPU",
@@ -200,7 +208,8 @@ def main():
     )
     for name, value, most, told in rows:
         print(
-            f"{name:32} {value:8.1e} of at most {most:.0e}  {'ok' if value <= most else 'NOT OK':6}  {told}"
+            f"{name:32} {value:8.1e} of at most {most:.0e}  "
+            f"{'ok' if value <= most else 'NOT OK':6}  {told}"
         )
     return int(any(value > most for _, value, most, _ in rows))
 

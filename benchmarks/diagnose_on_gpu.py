@@ -1,8 +1,9 @@
-"""Does diagnose() name planted mistakes in Trainer, accelerate, Lightning and a plain loop, at what cost, same bits?
+"""Does diagnose() name planted mistakes in Trainer, accelerate, Lightning and a plain loop, at what
+cost, same bits?
 
-Then it times steps with and without a diagnosis in blocks that take turns, and diagnoses thrice after a profile of the
-loop's own. It takes less than 240 s on an H100, and --small tries it on a CPU. What is not installed is left out.
---blocks leaves out the frameworks and the three networks.
+Then it times steps with and without a diagnosis in blocks that take turns, and diagnoses thrice
+after a profile of the loop's own. It takes less than 240 s on an H100, and --small tries it on a
+CPU. What is not installed is left out. --blocks leaves out the frameworks and the three networks.
 """
 
 import contextlib
@@ -135,7 +136,8 @@ def time_steps(name: str, model: torch.nn.Module, loss_of, warm_up: int, steps: 
         for part in (times[:steps], times[steps + 8 : steps + 28], times[-steps:])
     ]
     print(
-        f"{name}: {medians} ms before, timed and after; {[one.rule for one in watch.stop().mistakes]}"
+        f"{name}: {medians} ms before, timed and after; "
+        f"{[one.rule for one in watch.stop().mistakes]}"
     )
 
 
@@ -155,9 +157,11 @@ def block_of(step, steps: int) -> list[float]:
 
 
 def alternate(name: str, step, steps: int, blocks: int = 5) -> None:
-    """Print the medians of steps in half a block without a diagnosis, one with it, and the other half without it.
+    """Print the medians of steps in half a block without a diagnosis, one with it, and the other
+    half without it.
 
-    The timed part of a diagnosis is meant, so its first eight steps are left out, and no profile follows.
+    The timed part of a diagnosis is meant, so its first eight steps are left out, and no profile
+    follows.
     """
     block_of(step, steps)
     medians: dict[str, list[float]] = {"first half": [], "second half": [], "watched": []}
@@ -176,7 +180,9 @@ def alternate(name: str, step, steps: int, blocks: int = 5) -> None:
 
 
 def after_a_profile(batch: int, width: int) -> None:
-    """Diagnose three times after a profile of one's own: a read in each step, and memory that is not pinned."""
+    """Diagnose three times after a profile of one's own: a read in each step, and memory that is
+    not pinned.
+    """
     layers = torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)
     model = torch.nn.Sequential(*layers).to(DEVICE)
     optimizer, rows = torch.optim.SGD(model.parameters(), 1e-3), torch.randn(batch, width)
@@ -197,7 +203,8 @@ def after_a_profile(batch: int, width: int) -> None:
                 step()
         said = [mistake.rule for mistake in report.mistakes]
         print(
-            f"diagnosis {number + 1} after a profile: {bool(report.kernels)}, {said}, {report.unseen}"
+            f"diagnosis {number + 1} after a profile: {bool(report.kernels)}, {said}, "
+            f"{report.unseen}"
         )
 
 

@@ -3,8 +3,9 @@
     python run_all.py quick -p precisions fp32 -p repeats 24 --output-dir outputs/equal
     python benchmarks/equal_runs.py outputs/equal
 
-The first command makes 24 processes of each of three runs. The second judges four of them against four others, as two
-precisions are judged. A rate above 5% by more than its error means that the intervals on this host are too narrow.
+The first command makes 24 processes of each of three runs. The second judges four of them against
+four others, as two precisions are judged. A rate above 5% by more than its error means that the
+intervals on this host are too narrow.
 """
 
 import argparse
@@ -34,13 +35,17 @@ Split = tuple[tuple[int, int, int], ...]
 
 
 def called_different(pairs: Pairs) -> bool | None:
-    """Return whether the verdict on these pairs is faster or slower, or None where there is no verdict."""
+    """Return whether the verdict on these pairs is faster or slower, or None where there is no
+    verdict.
+    """
     word = judge(paired_ratio(pairs))
     return word in DIFFERENT if word in OUTCOMES else None
 
 
 def equal_runs(records: Iterable[dict]) -> list[list[dict]]:
-    """Return the equal runs that ended well as groups of one and the same run on one GPU and host, in their order."""
+    """Return the equal runs that ended well as groups of one and the same run on one GPU and
+    host, in their order.
+    """
     groups: dict[tuple, list[dict]] = {}
     for record in records:
         if record["status"] == "ok" and not is_explanation(record):
@@ -65,9 +70,11 @@ def blocks_of(runs: list[dict]) -> list[list[dict]]:
 
 
 def splits_of(blocks: list[list[dict]]) -> list[Split]:
-    """Return every way to take A_SIDE blocks, and from each of them two different runs in either order.
+    """Return every way to take A_SIDE blocks, and from each of them two different runs in either
+    order.
 
-    Where there are more than MOST_SPLITS, so many are drawn at random, but they are the same ones each time.
+    Where there are more than MOST_SPLITS, so many are drawn at random, but they are the same ones
+    each time.
     """
     size = len(blocks[0])
     if math.comb(len(blocks), A_SIDE) * (size * (size - 1)) ** A_SIDE <= MOST_SPLITS:
@@ -91,19 +98,22 @@ def splits_of(blocks: list[list[dict]]) -> list[Split]:
 def false_positive_rate(
     runs: list[dict], different: Callable[[Pairs], bool | None] = called_different
 ) -> dict | None:
-    """Return how often equal runs are called faster or slower than each other, or None with fewer than eight.
+    """Return how often equal runs are called faster or slower than each other, or None with fewer
+    than eight.
 
-    `runs` are equal runs in the order in which they were made, and `different` judges four pairs of them. The runs
-    are split as a real comparison would meet them. There each block holds one process of every precision, in random
-    order. Two precisions are compared by the ratios within the blocks, so a drift of the machine from block to block
-    cancels, and one within a block does not. Here blocks of four neighbours stand for four precisions. A split takes
-    four blocks, and from each two processes in random order: one for either side. With fewer than sixteen processes a
-    block is a quarter of them. All splits are judged, or 2,000 drawn at random.
+    `runs` are equal runs in the order in which they were made, and `different` judges four pairs of
+    them. The runs are split as a real comparison would meet them. There each block holds one
+    process of every precision, in random order. Two precisions are compared by the ratios within
+    the blocks, so a drift of the machine from block to block cancels, and one within a block does
+    not. Here blocks of four neighbours stand for four precisions. A split takes four blocks, and
+    from each two processes in random order: one for either side. With fewer than sixteen processes
+    a block is a quarter of them. All splits are judged, or 2,000 drawn at random.
 
-    The keys: `processes` that the blocks hold; `splits` that had an outcome; `rate` of those called faster or slower,
-    None where none had an outcome; `error`, the standard error of the rate; `scatter`, the standard deviation between
-    processes as a share of their time. The splits share processes, so the error is not binomial: each block is left
-    out in turn (jackknife). It is None below four blocks.
+    The keys: `processes` that the blocks hold; `splits` that had an outcome; `rate` of those called
+        faster or slower,
+    None where none had an outcome; `error`, the standard error of the rate; `scatter`, the standard
+    deviation between processes as a share of their time. The splits share processes, so the error
+    is not binomial: each block is left out in turn (jackknife). It is None below four blocks.
     """
     blocks = blocks_of(runs)
     if not blocks:
@@ -132,7 +142,9 @@ def share_of(words: Iterable[bool]) -> float | None:
 
 
 def jackknife_error(outcomes: list[tuple[set[int], bool]], blocks: int) -> float | None:
-    """Return the standard error of the share of true outcomes, each of them with the blocks that it rests on."""
+    """Return the standard error of the share of true outcomes, each of them with the blocks that
+    it rests on.
+    """
     without = [
         share_of(word for used, word in outcomes if number not in used) for number in range(blocks)
     ]
@@ -143,10 +155,11 @@ def jackknife_error(outcomes: list[tuple[set[int], bool]], blocks: int) -> float
 
 
 def table(records: Iterable[dict]) -> str:
-    """Return a line for each equal run with its processes, times, scatter and rate; without such runs only the head.
+    """Return a line for each equal run with its processes, times, scatter and rate; without such
+    runs only the head.
 
-    The last line pools the runs whose rate has an error. Its upper limit is 1.64 errors above the mean rate, so a true
-    rate would exceed it in one of twenty cases.
+    The last line pools the runs whose rate has an error. Its upper limit is 1.64 errors above the
+    mean rate, so a true rate would exceed it in one of twenty cases.
     """
     lines = [
         "| equal runs | processes | s an epoch | scatter | called faster or slower |",
@@ -163,7 +176,10 @@ def table(records: Iterable[dict]) -> str:
             first, settings = runs[0], runs[0]["settings"]
             name = f"{settings['model']} on {first['dataset_used']}, batch {settings['batch_size']}"
             name += f", {settings['execution']}"
-            times = f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f}) | {found['scatter']:.1%}"
+            times = (
+                f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f}) | "
+                f"{found['scatter']:.1%}"
+            )
             rate += f" of {found['splits']:,}"
             lines.append(
                 f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |"
@@ -178,12 +194,13 @@ def table(records: Iterable[dict]) -> str:
 
 def main() -> None:
     """Print the table of one folder, or say why there is none."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("folder", help="with records of at least six equal runs")
     text = table(read_records(parser.parse_args().folder)[0])
     if text.count("\n") < 2:
         sys.exit(
-            f"There are no {2 * A_SIDE} equal runs in that folder; run_all.py makes them with -p repeats 24."
+            f"There are no {2 * A_SIDE} equal runs in that folder; run_all.py makes them "
+            "with -p repeats 24."
         )
     print(text)
 

@@ -505,7 +505,7 @@ def table(rows):
 
 def options_of(words=None):
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add = parser.add_argument
     add("--models", nargs="+", choices=MODELS, default=list(MODELS))
     add("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="lines to add one by one")

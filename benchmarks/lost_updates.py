@@ -1,10 +1,12 @@
-"""Where pure bf16 stalls: the same small training in fp32, in bf16, and in bf16 with stochastic rounding.
+"""Where pure bf16 stalls: the same small training in fp32, in bf16, and in bf16 with stochastic
+rounding.
 
     python benchmarks/lost_updates.py [--steps 3000] [--figure FILE.svg]
 
-A network of 64, 256 and 1 units learns what a fixed one of the same sizes computes, with AdamW at a rate of 1e-4. Most
-of its weights are near 0.1, where neighbours in bf16 are 0.0005 apart. AdamW moves a weight by about its rate, so
-most updates are rounded away. Rounding is the same on a CPU and on a GPU. Prints a table in Markdown.
+A network of 64, 256 and 1 units learns what a fixed one of the same sizes computes, with AdamW at a
+rate of 1e-4. Most of its weights are near 0.1, where neighbours in bf16 are 0.0005 apart. AdamW
+moves a weight by about its rate, so most updates are rounded away. Rounding is the same on a CPU
+and on a GPU. Prints a table in Markdown.
 """
 
 import argparse
@@ -69,7 +71,9 @@ def train(steps: int, every: int, **options) -> tuple[list[float], RunRecord]:
 
 
 def table(curves: dict[str, list[float]], ends: dict[str, RunRecord], every: int) -> str:
-    """Return a table in Markdown: the loss along the training, and what became of the last update."""
+    """Return a table in Markdown: the loss along the training, and what became of the last
+    update.
+    """
     places = [len(next(iter(curves.values()))) * part // 4 - 1 for part in (1, 2, 3, 4)]
     steps = " | ".join(f"step {(place + 1) * every:,}" for place in places)
     lines = [f"| mode | {steps} | weights that stood still | update that arrived |"]
@@ -83,7 +87,9 @@ def table(curves: dict[str, list[float]], ends: dict[str, RunRecord], every: int
 
 
 def draw(curves: dict[str, list[float]], every: int, file: str) -> None:
-    """Write the curves as an SVG in the style of the report, which follows dark pages and fits a phone."""
+    """Write the curves as an SVG in the style of the report, which follows dark pages and fits a
+    phone.
+    """
     import matplotlib.pyplot as plt
 
     from mixed_precision_study.report.charts import SOFT, chart_style, drawing_of, sheet_of
@@ -115,7 +121,7 @@ def draw(curves: dict[str, list[float]], every: int, file: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--figure", default="")
     arguments = parser.parse_args()

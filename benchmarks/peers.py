@@ -1,17 +1,20 @@
-"""Train the same models by the code of other projects and by ours, and write the speed of both and their ratio.
+"""Train the same models by the code of other projects and by ours, and write the speed of both and
+their ratio.
 
     python benchmarks/peers.py FOLDER --timm CHECKOUT --nanogpt CHECKOUT --cifar CHECKOUT
 
-The checkouts are huggingface/pytorch-image-models, karpathy/nanoGPT and kuangliu/pytorch-cifar; one may be left out.
-Each contender has a process of its own, and every second round runs backwards, so that a host that becomes slower
-favours nobody. FOLDER/measured.csv has what is measured, from which the same command goes on, and FOLDER/peers.csv a
-row for each cell. With --tiny it is a smoke test, on a CPU, too, and its numbers mean nothing.
+The checkouts are huggingface/pytorch-image-models, karpathy/nanoGPT and kuangliu/pytorch-cifar; one
+may be left out. Each contender has a process of its own, and every second round runs backwards, so
+that a host that becomes slower favours nobody. FOLDER/measured.csv has what is measured, from which
+the same command goes on, and FOLDER/peers.csv a row for each cell. With --tiny it is a smoke test,
+on a CPU, too, and its numbers mean nothing.
 
-Their code runs as it is but for this. timm's benchmark waits for the GPU in each step, and here at the end alone.
-nanoGPT does not evaluate. pytorch-cifar trains ResNet-18 on made-up images, which pass through its own transforms and
-workers. At its best it has channels_last, bf16 autocast, torch.compile with CUDA graphs (reduce-overhead), and a worker
-for nearly every core, because its two workers would hold the GPU back. timm has no scaler of the loss, so eager mode is
-compared in bf16, where nobody needs one.
+Their code runs as it is but for this. timm's benchmark waits for the GPU in each step, and here at
+the end alone. nanoGPT does not evaluate. pytorch-cifar trains ResNet-18 on made-up images, which
+pass through its own transforms and workers. At its best it has channels_last, bf16 autocast,
+torch.compile with CUDA graphs (reduce-overhead), and a worker for nearly every core, because its
+two workers would hold the GPU back. timm has no scaler of the loss, so eager mode is compared in
+bf16, where nobody needs one.
 """
 
 import argparse
@@ -71,7 +74,8 @@ def changed(text: str, changes: list[tuple[str, str]]) -> str:
     for old, new in changes:
         if old not in text:
             raise UserError(
-                f"The checkout has no {old!r}, because it is of another version than this script knows."
+                f"The checkout has no {old!r}, because it is of another version than "
+                "this script knows."
             )
         text = text.replace(old, new)
     return text
@@ -130,12 +134,16 @@ def timm(way: str, checkout: Path, tiny: bool) -> float:
 
 
 def gpt_size(tiny: bool) -> tuple[int, int, int, dict[str, int]]:
-    """Return batch, words of a text, steps that are timed at once, and what makes a small model of GPT-2."""
+    """Return batch, words of a text, steps that are timed at once, and what makes a small model
+    of GPT-2.
+    """
     return (2, 16, 2, {"n_layer": 1, "n_head": 2, "n_embd": 32}) if tiny else (8, 1024, 20, {})
 
 
 def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
-    """Return tokens per second of nanoGPT's train.py, between two lines that it prints 20 steps apart."""
+    """Return tokens per second of nanoGPT's train.py, between two lines that it prints 20 steps
+    apart.
+    """
     batch, block, apart, small = gpt_size(tiny)
     values = small | {
         "batch_size": batch,
@@ -225,7 +233,9 @@ def learning_rate(step: int, steps: int) -> float:
 
 
 def gpt(execution: str, checkout: Path, tiny: bool) -> float:
-    """Return tokens per second of compare() with nanoGPT's model, optimizer, clipping, accumulation and schedule."""
+    """Return tokens per second of compare() with nanoGPT's model, optimizer, clipping,
+    accumulation and schedule.
+    """
     sys.path.insert(0, str(checkout))
     from model import GPT, GPTConfig
 
@@ -311,7 +321,10 @@ def write_rows(path: Path, rows: list[dict], names: tuple[str, ...]) -> None:
 
 
 def peers_of(measured: list[dict]) -> list[dict]:
-    """Return the rows of peers.csv. The ratio is the geometric mean over rounds, whose pairs ran on one GPU."""
+    """Return the rows of peers.csv.
+
+    The ratio is the geometric mean over rounds, whose pairs ran on one GPU.
+    """
     rows = []
     for cell, unit, theirs, ours in CELLS:
         speeds = {
@@ -348,7 +361,10 @@ def peers_of(measured: list[dict]) -> list[dict]:
 
 
 def measure(contender: str, options: argparse.Namespace) -> float | None:
-    """Return the speed of a contender in a process of its own; None where it fails, which prints its last line."""
+    """Return the speed of a contender in a process of its own;
+
+    None where it fails, which prints its last line.
+    """
     words = [sys.executable, __file__, str(options.folder), "--one", contender] + [
         "--tiny"
     ] * options.tiny
@@ -407,7 +423,10 @@ def main() -> None:
             speed = measure(contender, options)
             if speed is not None:
                 print(
-                    f"round {number}, {contender}: {speed:,.0f}, {time.perf_counter() - began:.0f} s",
+                    (
+                        f"round {number}, {contender}: {speed:,.0f}, "
+                        f"{time.perf_counter() - began:.0f} s"
+                    ),
                     flush=True,
                 )
                 rows.append(key | {"speed": f"{speed:.2f}"})

@@ -1,11 +1,13 @@
-"""Print where the seconds of the runs of a study went, as a table in Markdown. Equal runs (n) are one row of medians.
+"""Print where the seconds of the runs of a study went, as a table in Markdown. Equal runs (n) are
+one row of medians.
 
     python benchmarks/run_seconds.py outputs/quick
 
-The parts of a training come from its record. The whole is known of a process that trained one precision, because it
-comes from the study's own clock (logs/batch.json). "start" is what comes before the notebook's first cell, "end" what
-comes after its last. They need logs/batch.log and the executed notebook. "rest" is in none of the parts: other cells,
-and start and end where they are not known. A training that is not the first of its process has no start-up times.
+The parts of a training come from its record. The whole is known of a process that trained one
+precision, because it comes from the study's own clock (logs/batch.json). "start" is what comes
+before the notebook's first cell, "end" what comes after its last. They need logs/batch.log and the
+executed notebook. "rest" is in none of the parts: other cells, and start and end where they are not
+known. A training that is not the first of its process has no start-up times.
 """
 
 import json
@@ -31,7 +33,9 @@ BEGINS = re.compile(r"^([\d-]+ [\d:]+,\d+)  \S+  (\S+)  begins$", re.MULTILINE)
 def start_and_end(
     folder: Path, run_id: str, whole: float | None, began: dict[str, datetime]
 ) -> dict[str, float]:
-    """Return the seconds of a run before its notebook's first cell and after its last, {} where they are not known."""
+    """Return the seconds of a run before its notebook's first cell and after its last, {} where
+    they are not known.
+    """
     with suppress(OSError, ValueError, KeyError):
         notebook = json.loads((folder / f"{run_id}.ipynb").read_text(encoding="utf-8"))
         times = notebook["metadata"]["papermill"]
@@ -73,7 +77,10 @@ def seconds_of(
 def name_of(record: dict) -> str:
     """Return the name of the row: what changes where the seconds of a run go."""
     settings = record["settings"]
-    name = f"{record['notebook']} {settings['model']} {settings.get('execution', 'eager')} {record['precision']}"
+    name = (
+        f"{record['notebook']} {settings['model']} {settings.get('execution', 'eager')} "
+        f"{record['precision']}"
+    )
     if settings.get("compile_mode", "default") != "default":
         name += f" {settings['compile_mode']}"
     if settings.get("scaler", "pytorch") != "pytorch":
@@ -82,9 +89,11 @@ def name_of(record: dict) -> str:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    """Return a row for each training of a folder that ended well, in the order in which they were made.
+    """Return a row for each training of a folder that ended well, in the order in which they were
+    made.
 
-    Of a run that was made again only the last counts: the older record is kept in a folder beside it.
+    Of a run that was made again only the last counts: the older record is kept in a folder beside
+    it.
     """
     wholes = read_seconds(folder)
     began = begins_of(folder)
@@ -104,7 +113,10 @@ def rows_of(folder: Path) -> list[dict]:
 
 
 def medians(rows: list[dict]) -> list[dict]:
-    """Return a row of medians, and their number n, for the rows of each name; None where no row knows a part."""
+    """Return a row of medians, and their number n, for the rows of each name;
+
+    None where no row knows a part.
+    """
     named: dict[str, list[dict]] = {}
     for row in rows:
         named.setdefault(row["run"], []).append(row)

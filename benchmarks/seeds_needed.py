@@ -2,9 +2,9 @@
 
     python benchmarks/seeds_needed.py outputs/quality
 
-Prints, for each precision against fp32, the scatter of the last metric's differences over equal seeds, and the
-fewest seeds with which two equal precisions are found equivalent in four of five studies. The margins are fixed in
-equivalence.py and do not depend on the pilot.
+Prints, for each precision against fp32, the scatter of the last metric's differences over equal
+seeds, and the fewest seeds with which two equal precisions are found equivalent in four of five
+studies. The margins are fixed in equivalence.py and do not depend on the pilot.
 """
 
 import argparse
@@ -59,7 +59,9 @@ def seeds_needed(scatter: float, margin: float, power: float = POWER) -> int | N
 
 
 def differences_of(own: dict[int, float], base: dict[int, float], is_share: bool) -> list[float]:
-    """Return the differences of {seed: metric} over equal seeds, as logarithms where the margin is a share."""
+    """Return the differences of {seed: metric} over equal seeds, as logarithms where the margin
+    is a share.
+    """
     pairs = [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
     if is_share:
         return [math.log(a) - math.log(b) for a, b in pairs if a > 0 and b > 0]
@@ -119,13 +121,14 @@ def table(needs: list[Need]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("folder", help="with the records of a pilot of three seeds or more")
     records, _ = read_records(parser.parse_args().folder)
     needs = needs_of(records)
     if not needs:
         sys.exit(
-            f"There are no {FEWEST_IN_PILOT} seeds of fp32 and another precision of one comparison in that folder."
+            f"There are no {FEWEST_IN_PILOT} seeds of fp32 and another precision of one "
+            "comparison in that folder."
         )
     print(table(needs))
 

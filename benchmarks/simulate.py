@@ -3,7 +3,8 @@
     python benchmarks/simulate.py
     python benchmarks/simulate.py --draws 300
 
-Each draw is one comparison of a precision with another. Its records go through the real `paired_ratio` and `judge`.
+Each draw is one comparison of a precision with another. Its records go through the real
+`paired_ratio` and `judge`.
 """
 
 import argparse
@@ -113,7 +114,9 @@ def sped_up(record: dict, ratio: float) -> dict:
 
 
 def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: int = 0) -> Cell:
-    """Return the cell of one scatter and shape: of two equal precisions, and of the same ones 5% apart."""
+    """Return the cell of one scatter and shape: of two equal precisions, and of the same ones 5%
+    apart.
+    """
     draw = np.random.default_rng([seed, processes, epochs, int(1e6 * scatter.processes)])
     drawn = [made_up_pairs(draw, scatter, processes, epochs) for _ in range(draws)]
     found = [paired_ratio(pairs) for pairs in drawn]
@@ -153,7 +156,10 @@ def problems_of(cell: Cell) -> list[str]:
 
 def rows(draws: int) -> Iterator[str]:
     """Yield the table in Markdown, line by line."""
-    yield "| scatter | processes x epochs | covers | falsely different | the same | the same, 5% apart | half-width | |"
+    yield (
+        "| scatter | processes x epochs | covers | falsely different | the same | the same, "
+        "5% apart | half-width | |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     for scatter in SCATTERS:
         for processes, epochs in SHAPES:
@@ -166,7 +172,7 @@ def rows(draws: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--draws", type=int, default=DRAWS, help="comparisons in each cell")
     for line in rows(max(2, parser.parse_args().draws)):
         print(line, flush=True)

@@ -12,7 +12,8 @@ PAPERMILL = ("papermill", "execution")  # metadata that name times and paths of 
 
 
 def result_first(notebook: dict) -> dict:
-    """Return a notebook with its cells of the result right after the title, and without what its machine left in it.
+    """Return a notebook with its cells of the result right after the title, and without what its
+    machine left in it.
 
     Raises ValueError where it has no result.
     """

@@ -1,6 +1,7 @@
 """What documents show of the committed records: tables and numbers in their text, and pictures.
 
-python docs/figures.py      draw the pictures in docs/images anew, which follow dark pages by themselves
+python docs/figures.py      draw the pictures in docs/images anew, which follow dark pages by
+themselves
 """
 
 import functools
@@ -98,10 +99,11 @@ def read(outputs: Path, folder: str) -> Tables:
 def bars(
     outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool = False
 ) -> pd.DataFrame:
-    """Return the bars_of() the three experiments in one way of execution and layout of images, with their `folder`.
+    """Return the bars_of() the three experiments in one way of execution and layout of images, with
+    their `folder`.
 
-    `strict` says how many times as fast the bar is as fp32, and `cell` is the ratio over TF32 with its interval or the
-    range of its hosts.
+    `strict` says how many times as fast the bar is as fp32, and `cell` is the ratio over TF32 with
+    its interval or the range of its hosts.
     """
     parts = []
     for folder in folders:
@@ -121,7 +123,9 @@ def bars(
 
 
 def referred(outputs: Path, way: str) -> pd.DataFrame:
-    """Return the bars of the reference in one way: graphs in channels_last, eager mode in NCHW as people run it."""
+    """Return the bars of the reference in one way: graphs in channels_last, eager mode in NCHW
+    as people run it.
+    """
     return bars(outputs, (REFERENCE,), way, way != "eager")
 
 
@@ -164,7 +168,9 @@ def less(saved: pd.Series) -> str:
 
 
 def gains(outputs: Path) -> pd.DataFrame:
-    """Return what each step of the reference gains in each precision: the graph, the layout and the compiler."""
+    """Return what each step of the reference gains in each precision: the graph, the layout and
+    the compiler.
+    """
     tables = read(outputs, REFERENCE)
     return ladder.ways_of(tables, pd.DataFrame()).join(tables.comparisons["name"], on="before")
 
@@ -179,7 +185,9 @@ def grown(outputs: Path, folder: str) -> pd.DataFrame:
 
 @functools.cache
 def numbers(outputs: Path) -> dict[str, str]:
-    """Return {name: text} of the numbers that stand in sentences, between <!--name--> and <!--/-->."""
+    """Return {name: text} of the numbers that stand in sentences, between <!--name--> and
+    <!--/-->.
+    """
     return over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
 
 

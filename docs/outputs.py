@@ -1,11 +1,13 @@
-"""Draw the committed reports anew: each folder's summary.ipynb, its page, its CSV files and its first picture.
+"""Draw the committed reports anew: each folder's summary.ipynb, its page, its CSV files and its
+first picture.
 
-python docs/outputs.py                            # every folder below outputs/ that has a summary.html
-python docs/outputs.py outputs/main/quick-h100
-python docs/outputs.py --pages site               # all pages in a folder, with an index, for a web server
+python docs/outputs.py                            # every folder below outputs/ that has a
+summary.html python docs/outputs.py outputs/main/quick-h100 python docs/outputs.py --pages site
+# all pages in a folder, with an index, for a web server
 
-Records that lie loose in a folder go into its records.zip. That file is written only where a record has changed, and
-its entries are in order and have one date, because git would keep every other version of it for ever.
+Records that lie loose in a folder go into its records.zip. That file is written only where a record
+has changed, and its entries are in order and have one date, because git would keep every other
+version of it for ever.
 """
 
 import json
@@ -23,11 +25,16 @@ sys.path.insert(0, str(ROOT))
 OUTPUTS = ROOT / "outputs"
 DATE = (1980, 1, 1, 0, 0, 0)
 PAGE = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
-PAGE += "<title>Mixed-precision study</title>\n<h1>Mixed-precision study: reports and executed notebooks</h1>\n"
+PAGE += (
+    "<title>Mixed-precision study</title>\n<h1>Mixed-precision study: reports and executed "
+    "notebooks</h1>\n"
+)
 
 
 def zip_files(archive: Path, files: list[Path]) -> None:
-    """Move files from below the archive's folder into it; those of the same name there are replaced."""
+    """Move files from below the archive's folder into it; those of the same name there are
+    replaced.
+    """
     entries = {}
     if archive.exists():
         with zipfile.ZipFile(archive) as opened:
@@ -44,7 +51,9 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Execute the summary notebook in a folder of results, and keep its first picture for wide and narrow pages."""
+    """Execute the summary notebook in a folder of results, and keep its first picture for wide
+    and narrow pages.
+    """
     from mixed_precision_study import RUNNER_ENV
 
     # --pages does without what it loads
@@ -81,7 +90,9 @@ def draw(folder: Path) -> None:
 
 
 def publish(site: Path) -> None:
-    """Copy all results to a folder, give each executed notebook a page there, and write an index of the pages."""
+    """Copy all results to a folder, give each executed notebook a page there, and write an index
+    of the pages.
+    """
     shutil.copytree(OUTPUTS, site, dirs_exist_ok=True)
     items = []
     for notebook in sorted(site.rglob("*.ipynb")):

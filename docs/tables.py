@@ -48,7 +48,9 @@ FOLDED = {
 
 
 def repository_url(root):
-    """Return the GitHub address in pyproject.toml, or None; other hosts have no such badges and pages."""
+    """Return the GitHub address in pyproject.toml, or None; other hosts have no such badges and
+    pages.
+    """
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     url = settings["project"].get("urls", {}).get("Repository", "")
     return url if url.startswith(GITHUB) else None
@@ -62,13 +64,16 @@ def set_repository(root, name):
 
 
 def address_line(url):
-    """Return what the README says of its repository: state of the tests, pages of all reports, how to get the code."""
+    """Return what the README says of its repository: state of the tests, pages of all reports,
+    how to get the code.
+    """
     if not url:
         return ""
     owner, name = url.removeprefix(GITHUB).split("/")
     tests = f"{url}/actions/workflows/tests.yml"
     return (
-        f"[![tests]({tests}/badge.svg)]({tests}) [All reports as pages](https://{owner.lower()}.github.io/{name}/). "
+        f"[![tests]({tests}/badge.svg)]({tests}) [All reports as "
+        f"pages](https://{owner.lower()}.github.io/{name}/). "
         f"Get the code with `git clone {url}`, or with `pip install git+{url}` for your own model. "
     )
 
@@ -81,7 +86,8 @@ def badges(url, notebook):
     colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
     line = (
         f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
-        f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src={GITHUB}{path})"
+        "[![Open in "
+        f"Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src={GITHUB}{path})"
     )
     return f"<!-- badges -->\n{line}\n<!-- /badges -->"
 
@@ -100,7 +106,9 @@ def notebook_text(path, url):
 
 
 def finder(url):
-    """Return the source of the first cell; where there is a repository, pip gets the code from there at last."""
+    """Return the source of the first cell; where there is a repository, pip gets the code from
+    there at last.
+    """
     text = (ROOT / "docs" / "finder.py").read_text(encoding="utf-8").rstrip("\n")
     if not url:
         return text
@@ -109,7 +117,9 @@ def finder(url):
 
 
 def stale_files(root):
-    """Yield (path, text it should have) of every notebook and document that is not as it should be."""
+    """Yield (path, text it should have) of every notebook and document that is not as it should
+    be.
+    """
     url, outputs = repository_url(root), (root / "outputs").resolve()
     texts = {
         path: notebook_text(path, url) for path in sorted((root / "notebooks").glob("*.ipynb"))
@@ -159,10 +169,12 @@ def generated_blocks(root, url, notebooks):
 
 
 def fields_list(path):
-    """Return the list of the record's fields, a heading for each section: name, and its comment in record.py.
+    """Return the list of the record's fields, a heading for each section: name, and its comment in
+    record.py.
 
-    The comment stands beside a field, or above it where the line would be too long. Neighbours with the same comment
-    share a line. Reasons are left out, because their names say all. So are lists that are not written.
+    The comment stands beside a field, or above it where the line would be too long. Neighbours with
+    the same comment share a line. Reasons are left out, because their names say all. So are lists
+    that are not written.
     """
     meanings = []
     field = re.compile(r"^((?:    # .*\n)*)    (\w+): .*?(?:# (.*))?$", re.MULTILINE)
@@ -192,7 +204,9 @@ def columns_list():
 
 
 def cases_table(folder):
-    """Return the table of the built cases: what each must be called, and how that is known without the rules."""
+    """Return the table of the built cases: what each must be called, and how that is known
+    without the rules.
+    """
     lines = ["| case | must be called | known because |", "|---|---|---|"]
     for name, case in yaml.safe_load((folder / "cases.yaml").read_text(encoding="utf-8")).items():
         lines.append(f"| {name} | {case['expected']} | {case['because']} |")
@@ -200,14 +214,19 @@ def cases_table(folder):
 
 
 def badge_list(url, notebooks):
-    """Return the badges in a document: a line for every notebook, or one sentence without an address."""
+    """Return the badges in a document: a line for every notebook, or one sentence without an
+    address.
+    """
     if not url:
-        return "Upload one notebook: on Colab with *File > Upload notebook*, on Kaggle with *File > Import Notebook*."
+        return (
+            "Upload one notebook: on Colab with *File > Upload notebook*, on Kaggle with "
+            "*File > Import Notebook*."
+        )
     return "\n".join(f"- `{name}` {badges(url, name).splitlines()[1]}" for name in notebooks)
 
 
 def main(arguments=None, root=ROOT):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     way = parser.add_mutually_exclusive_group()
     way.add_argument(
         "--check", action="store_true", help="change nothing; exit with 1 when something is stale"

@@ -1,6 +1,8 @@
-"""What does mixed precision buy on a GPU: time, memory and accuracy of training, measured and explained.
+"""What does mixed precision buy on a GPU: time, memory and accuracy of training, measured and
+explained.
 
-The package holds the code, the notebooks the story. Importing it loads nothing, prints nothing and chooses no device.
+The package holds the code, the notebooks the story. Importing it loads nothing, prints nothing and
+chooses no device.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""An experiment: one model trained in every precision, under equal conditions, with a record of each run."""
+"""An experiment: one model trained in every precision, under equal conditions, with a record of
+each run.
+"""
 
 import copy
 import gc
@@ -92,8 +94,10 @@ FOR_TRAINER = (
 class Metric:
     """What `evaluate` returns.
 
-    better: "higher" or "lower". chance: what a model that ignores its input reaches, if known. margin: up to which
-    difference from fp32 it counts as equivalent, or, with margin_is_share, up to which share of fp32's; it is fixed
+    better: "higher" or "lower". chance: what a model that ignores its input reaches, if known.
+        margin: up to which
+    difference from fp32 it counts as equivalent, or, with margin_is_share, up to which share of
+    fp32's; it is fixed
     before any run. target: to which value the report tells the time of training.
 
     Raises UserError where one of them is something else.
@@ -112,12 +116,16 @@ class Metric:
         is_named = isinstance(self.name, str) and self.better in ("higher", "lower")
         if self.name is not None and not is_named:
             raise UserError(
-                'a Metric needs a name and which is better, such as Metric("accuracy", better="higher").'
+                'a Metric needs a name and which is better, such as Metric("accuracy", '
+                'better="higher").'
             )
 
 
 def number_of(what: str, value: Any) -> float:
-    """Return a value as a number that a record can hold, or infinity. Raise UserError where it is no number."""
+    """Return a value as a number that a record can hold, or infinity.
+
+    Raise UserError where it is no number.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -129,7 +137,9 @@ def number_of(what: str, value: Any) -> float:
 
 
 class Gpu(NamedTuple):
-    """The device that everything runs on, and the fields of a record that the preflight fills in."""
+    """The device that everything runs on, and the fields of a record that the preflight fills
+    in.
+    """
 
     device: torch.device
     fields: dict
@@ -138,7 +148,8 @@ class Gpu(NamedTuple):
 def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     """Choose the device, check it within seconds, print what was found, and return it.
 
-    without_gpu: parameters that make a training short enough for a CPU. They are set where there is no GPU and nobody
+    without_gpu: parameters that make a training short enough for a CPU. They are set where there is
+        no GPU and nobody
     has chosen a number of steps (max_steps is 0), but not under run_all.py.
 
     Raises UserError if PyTorch is too old or memory_limit_gib is more than the GPU has.
@@ -168,7 +179,8 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
 
 
 def describe(model: torch.nn.Module, batch: tuple) -> None:
-    """Print a model's number of parameters and the shapes of its input and output, tried on the CPU.
+    """Print a model's number of parameters and the shapes of its input and output, tried on the
+    CPU.
 
     `batch` begins with the model's input; two items of it are enough.
     """
@@ -182,7 +194,9 @@ def describe(model: torch.nn.Module, batch: tuple) -> None:
 
 
 def first_outputs(model: torch.nn.Module, batch: tuple, count: int) -> torch.Tensor:
-    """Return the outputs for the first `count` items of a batch whose first tensor is the model's input."""
+    """Return the outputs for the first `count` items of a batch whose first tensor is the
+    model's input.
+    """
     inputs = next(leaf for _, leaf in leaves_of(batch) if isinstance(leaf, torch.Tensor))
     return model(inputs[:count])
 
@@ -192,33 +206,42 @@ class Experiment:
     """Trains one model in every precision and leaves a record of each run.
 
     name: begins the name of every record; under run_all.py it is that of the notebook.
-    parameters: what check_parameters() returns; or a dict of the parameters of OwnExperiment (parameters.py) that
-        differ from their defaults, such as precisions, batch_size, epochs, lr, execution, seed and output_dir, and of
-        any others of your own.
-    data: a TrainingData (tasks/batches.py). It yields the batches, tuples of tensors on the device, and says how many
-        samples there are. All batches of a training have one shape.
+    parameters: what check_parameters() returns; or a dict of the parameters of OwnExperiment
+        (parameters.py) that differ from their defaults, such as precisions, batch_size, epochs, lr,
+        execution, seed and output_dir, and of any others of your own.
+    data: a TrainingData (tasks/batches.py). It yields the batches, tuples of tensors on the device,
+        and says how many samples there are. All batches of a training have one shape.
     make_model(): returns the model with its initial weights. The seed is set before each call.
-    compute_loss(model, batch, hidden): returns (loss, hidden). The loss is a mean, a scalar in fp32. `hidden` is what
-        the next step needs, such as the detached state of a recurrent network: a tensor, a tuple of them or None. It
-        is None at the start of an epoch. A model without such a state returns None.
-    evaluate(model, batches): returns the metric over data.eval_batches() as a float. Without it there is no metric.
+    compute_loss(model, batch, hidden): returns (loss, hidden). The loss is a mean, a scalar in
+        fp32. `hidden` is what the next step needs, such as the detached state of a recurrent
+        network: a tensor, a tuple of them or None. It is None at the start of an epoch. A model
+        without such a state returns None.
+    evaluate(model, batches): returns the metric over data.eval_batches() as a float. Without it
+        there is no metric.
     metric: a Metric, which says what `evaluate` returns.
-    training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes one step and returns
-        (detached loss, hidden). The default is training_step in train/step.py, which is also a model for your own.
-    make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
+    training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes one step
+    and returns
+        (detached loss, hidden). The default is training_step in train/step.py, which is also a
+        model for your own.
+    make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The
+    default is
         torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
     schedule(step): returns the learning rate of the first parameter group, and the others keep
         their ratio to it. `step` counts from 0 through all epochs. A schedule may also ask, by the
         names of its arguments, for `steps_per_epoch` and for `metrics`, those of the epochs so far.
         The default rate is constant.
-    infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
-    after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
+    infer(model, batch, count): returns the outputs for the first `count` items of a batch, to
+        measure inference.
+    after_training(model, precision): is called with the trained model in evaluation mode, outside
+        all timing.
     log: a TrainingLog, or None.
-    model_title: the model's name for people, as in "LSTM, 2 × 200 units"; by default parameters.model.
+    model_title: the model's name for people, as in "LSTM, 2 × 200 units"; by default
+        parameters.model.
     gpu: what preflight() returned. Without it the preflight runs here.
     identity: what tells this experiment from another one of its name, see train/identity.py.
 
-    Raises UserError if a parameter is wrong. A run that fails is no error: its record has the status and the reason.
+    Raises UserError if a parameter is wrong. A run that fails is no error: its record has the
+    status and the reason.
     """
 
     name: str
@@ -250,9 +273,10 @@ class Experiment:
     def run(self) -> list[RunRecord]:
         """Train in every precision and return the records in the order of the precisions.
 
-        The trainings follow each other in a row of a Latin square, see measure/order.py. The first repetition explains,
-        but not before all is timed, because what explains a training may slow the next one. A training that is alone is
-        explained at once; several are explained with new models that train a little.
+        The trainings follow each other in a row of a Latin square, see measure/order.py. The first
+        repetition explains, but not before all is timed, because what explains a training may slow
+        the next one. A training that is alone is explained at once; several are explained with new
+        models that train a little.
         """
         if self.evaluate is not None and getattr(self.metric, "name", None) is None:
             raise UserError(
@@ -348,7 +372,10 @@ class Experiment:
         )
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
-        """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
+        """Return an epoch's batches in the type of the weights;
+
+        `ahead`: prefetched if the data ask for it.
+        """
         every = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
         batches = itertools.islice(every, self.parameters.max_steps or None)
         if ahead and self.data.prefetch:
@@ -364,7 +391,10 @@ class Experiment:
         summarise_gpu(record, samples * len(record.epoch_seconds))
         self.try_out(record, trainer, size)  # before the explanation, which trains on
         if self.parameters.repeat:
-            why = "only the first repetition is explained, because its steps stand for those of the others"
+            why = (
+                "only the first repetition is explained, because its steps stand for those "
+                "of the others"
+            )
             leave_unexplained(record, why)
         elif len(self.parameters.precisions) > 1:
             leave_unexplained(record, NOT_YET_EXPLAINED if self.device.type == "cuda" else "no GPU")
@@ -408,7 +438,10 @@ class Experiment:
         return trainer, size
 
     def explain_trained(self, record: RunRecord, trainer: Trainer, size: int) -> None:
-        """Measure inference and what explains the run. The trainer cannot be used for training afterwards."""
+        """Measure inference and what explains the run.
+
+        The trainer cannot be used for training afterwards.
+        """
         began = time.perf_counter()
         shapes = self.data.shapes
         if shapes and 2 * shapes.count(0) <= len(shapes):
@@ -437,7 +470,10 @@ class Experiment:
         return lambda step: number_of("what schedule returned", schedule(step, **asked))
 
     def explain_afterwards(self, record: RunRecord) -> None:
-        """Explain a run that is measured, with a new model that trains a few steps. A failure leaves its reason."""
+        """Explain a run that is measured, with a new model that trains a few steps.
+
+        A failure leaves its reason.
+        """
         # so the busy fraction and the like are those of its own median step
         other = copy.deepcopy(record)
         leave_unexplained(other, None)
@@ -488,7 +524,9 @@ class Experiment:
         return number_of("what evaluate returned", metric)
 
     def try_out(self, record: RunRecord, trainer: Trainer, size: int) -> None:
-        """Call after_training with the trained model, then note its metric on the test set if there is one."""
+        """Call after_training with the trained model, then note its metric on the test set if
+        there is one.
+        """
         if self.after_training is not None:
             with evaluating(trainer) as model:
                 self.after_training(model, trainer.precision)
@@ -511,9 +549,11 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
 def explain(
     record: RunRecord, trainer: Trainer, batches: Callable, infer: Callable = first_outputs
 ) -> None:
-    """Measure inference and what explains the run: memory, profile, roofline, lost gradients. Failures leave a reason.
+    """Measure inference and what explains the run: memory, profile, roofline, lost gradients.
+    Failures leave a reason.
 
-    `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.
+    `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for
+    training afterwards.
     """
     if trainer.device.type != "cuda":
         leave_unexplained(record, "no GPU")
@@ -545,7 +585,8 @@ def explain(
 
 @contextmanager
 def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> Iterator[RunRecord]:
-    """Run the block as one run and always write its record. An exception becomes its status and reason.
+    """Run the block as one run and always write its record. An exception becomes its status and
+    reason.
 
     Only UserError and an interrupt end the notebook, without a record.
     """

@@ -1,6 +1,7 @@
 """Your own model in ten lines: compare() trains it in every precision and says what each one buys.
 
-The module is not called compare, because a module of that name would take the function's place in the package.
+The module is not called compare, because a module of that name would take the function's place in
+the package.
 """
 
 import functools
@@ -33,7 +34,9 @@ RUN_ALL = Path(__file__).parents[1] / "run_all.py"  # in a clone
 
 @contextmanager
 def process_as_found() -> Iterator[None]:
-    """Leave the process, after the block, as it was before: switches, random numbers, environment and warnings."""
+    """Leave the process, after the block, as it was before: switches, random numbers,
+    environment and warnings.
+    """
     frozen = gc.get_freeze_count() >= FROZEN
     state = random_state()
     cuda: Any = torch.cuda
@@ -56,7 +59,9 @@ def process_as_found() -> Iterator[None]:
 
 
 def apart(function: Callable) -> Callable:
-    """Return a function that leaves the process as it found it, and of whose UserError no frame of ours is shown."""
+    """Return a function that leaves the process as it found it, and of whose UserError no frame
+    of ours is shown.
+    """
 
     @functools.wraps(function)
     def through(*args: Any, **kwargs: Any) -> Any:
@@ -84,48 +89,62 @@ def compare(
     metric: Metric | None = None,
     **parameters: Any,
 ) -> list[RunRecord]:
-    """Train your own model in every precision under equal conditions, print what each one buys, and return the records.
+    """Train your own model in every precision under equal conditions, print what each one buys, and
+    return the records.
 
-    name: begins the name of every record; they go to outputs/NAME. Under run_all.py it is that of the notebook.
+    name: begins the name of every record; they go to outputs/NAME. Under run_all.py it is that of
+        the notebook.
     make_model(): returns the model with new weights. The seed is set before each call.
-    batches: what one epoch trains on: a DataLoader, a list, or anything that can be iterated over again and again. A
-        batch is any nest of tuples, lists, mappings, dataclasses and packed sequences, and compute_loss gets it as it
-        is, with its tensors on the device. NumPy arrays, numbers and lists of numbers become tensors, because they
-        belong to this batch as its strings do. Every batch is trained on, whatever its shape; only a CUDA graph takes
-        one shape, so it leaves out a last step of another shape and stops where more differ.
-    compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch, hidden), which returns
-        (loss, hidden), where the next step needs a state. What it draws at random is equal in every precision.
-    make_optimizer(weights) or make_optimizer(model), by the name of its argument: returns the optimizer, which may
-        have several parameter groups; the default is torch.optim.SGD at lr. As a CUDA graph it must be torch.optim.SGD
-        or AdamW. Use diagnose() for a loop with two optimizers, as of a GAN.
-    clip: the largest norm of the gradient. accumulate: how many batches a step takes, whose gradients are averaged.
-    schedule(step): returns the learning rate of the first parameter group, and the others keep their ratio to it.
-        Steps count from 0 through all epochs. It may also ask for `steps_per_epoch` and `metrics`, those so far.
-    training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes a step in place of
-        mixed_precision_study.train.step.training_step, which is a model for it. With `accumulate` the batch is a tuple
-        of batches.
-    evaluate(model, batches): returns the metric over `eval_batches`, a float, which it may read as often as it likes.
+    batches: what one epoch trains on: a DataLoader, a list, or anything that can be iterated over
+        again and again. A batch is any nest of tuples, lists, mappings, dataclasses and packed
+        sequences, and compute_loss gets it as it is, with its tensors on the device. NumPy arrays,
+        numbers and lists of numbers become tensors, because they belong to this batch as its
+        strings do. Every batch is trained on, whatever its shape; only a CUDA graph takes one
+        shape, so it leaves out a last step of another shape and stops where more differ.
+    compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch,
+        hidden), which returns (loss, hidden), where the next step needs a state. What it draws at
+        random is equal in every precision.
+    make_optimizer(weights) or make_optimizer(model), by the name of its argument: returns the
+    optimizer, which may
+        have several parameter groups; the default is torch.optim.SGD at lr. As a CUDA graph it must
+        be torch.optim.SGD or AdamW. Use diagnose() for a loop with two optimizers, as of a GAN.
+    clip: the largest norm of the gradient. accumulate: how many batches a step takes, whose
+        gradients are averaged.
+    schedule(step): returns the learning rate of the first parameter group, and the others keep
+        their ratio to it. Steps count from 0 through all epochs. It may also ask for
+        `steps_per_epoch` and `metrics`, those so far.
+    training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes a step in
+    place of
+        mixed_precision_study.train.step.training_step, which is a model for it. With `accumulate`
+        the batch is a tuple of batches.
+    evaluate(model, batches): returns the metric over `eval_batches`, a float, which it may read as
+        often as it likes.
     metric: a mixed_precision_study.experiment.Metric, which says what `evaluate` returns.
     batch_size: how many samples the first batch has, where its tensors do not agree on that.
-    parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed, output_dir,
-        execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them). repeat: the number of this
-        process. Runs with repeat=0, 1 and 2, each in a process of its own, give an interval. Any other name is a
-        parameter of your own, which the records hold; only your functions make use of it.
+    parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed,
+        output_dir, execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of
+        them). repeat: the number of this process. Runs with repeat=0, 1 and 2, each in a process of
+        its own, give an interval. Any other name is a parameter of your own, which the records
+        hold; only your functions make use of it.
 
-    A model that make_model returns in evaluation mode is trained in training mode, but what it has frozen by eval()
-    within a model in training mode stays so. The warm-up is undone in all that hangs on the model, the optimizer and
-    the loss: tensors, numbers, lists and dicts. What a function keeps in its globals or closure cannot be undone, so
-    keep a counter, as of an annealed weight, in a buffer or an attribute of the model. PyTorch's switches are set for
-    each precision, and a training fails where it changes one of them.
+    A model that make_model returns in evaluation mode is trained in training mode, but what it has
+    frozen by eval() within a model in training mode stays so. The warm-up is undone in all that
+    hangs on the model, the optimizer and
+    the loss: tensors, numbers, lists and dicts. What a function keeps in its globals or closure
+        cannot be undone, so
+    keep a counter, as of an annealed weight, in a buffer or an attribute of the model. PyTorch's
+    switches are set for each precision, and a training fails where it changes one of them.
 
-    Runs count as repetitions of one comparison only if model, functions, optimizer and the first epoch are the same. A
-    name that is used for something else leaves the earlier records beside the new ones.
+    Runs count as repetitions of one comparison only if model, functions, optimizer and the first
+    epoch are the same. A name that is used for something else leaves the earlier records beside the
+    new ones.
 
-    With 16-bit weights the model's arguments are cast to their type, but targets keep their own. The process is left
+    With 16-bit weights the model's arguments are cast to their type, but targets keep their own.
+    The process is left
     as it was found: random numbers, PyTorch's switches, environment and warnings.
 
-    Raises UserError where an argument is wrong, and where every training failed, so that a script ends with a status. A
-    training that fails while others do not is a record with its reason.
+    Raises UserError where an argument is wrong, and where every training failed, so that a script
+    ends with a status. A training that fails while others do not is a record with its reason.
 
     Example:
         import torch
@@ -136,7 +155,8 @@ def compare(
         batches = [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])]
 
         def make_model():
-            return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+            return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64,
+            1))
 
         def compute_loss(model, batch):
             x, y = batch
@@ -348,16 +368,20 @@ def check_model(model: torch.nn.Module) -> None:
 
 
 def check_optimizer(optimizer: Any, usual: bool) -> None:
-    """Raise UserError where it is no optimizer, or none that the usual step can take, if it is to."""
+    """Raise UserError where it is no optimizer, or none that the usual step can take, if it is
+    to.
+    """
     kind = type(optimizer).__name__
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
         raise UserError(
-            f"make_optimizer returned a {kind}; it must return one optimizer. A loop with two, as of a GAN, has no"
+            f"make_optimizer returned a {kind}; it must return one optimizer. A loop "
+            "with two, as of a GAN, has no"
             " single step to compare: use diagnose() on it."
         )
     needs_closure = "closure" in arguments_of("the optimizer's step", optimizer.step)
     if usual and (needs_closure or not hasattr(optimizer, "_optimizer_step_post_hooks")):
         raise UserError(
-            f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer, so take the step"
+            f"{kind} wants a closure in its step or lacks the hooks of "
+            "torch.optim.Optimizer, so take the step"
             " yourself, in training_step=."
         )

@@ -1,8 +1,9 @@
-"""The parameters that every experiment has, those that a notebook declares, and the errors that a person can mend.
+"""The parameters that every experiment has, those that a notebook declares, and the errors that a
+person can mend.
 
-A notebook declares parameters of its own in its parameters cell, with names, types and defaults. The notebook and
-run_all.py read that cell by one function, declared_by(), so both compute the same run from it. An error is one sentence
-that says what to do. This module does not need PyTorch.
+A notebook declares parameters of its own in its parameters cell, with names, types and defaults.
+The notebook and run_all.py read that cell by one function, declared_by(), so both compute the same
+run from it. An error is one sentence that says what to do. This module does not need PyTorch.
 """
 
 import ast
@@ -80,7 +81,10 @@ Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(wor
 
 
 class Parameters(BaseModel):
-    """Values that have been checked. A whole number does for a float, but no other type for another."""
+    """Values that have been checked.
+
+    A whole number does for a float, but no other type for another.
+    """
 
     model_config = ConfigDict(
         strict=True,
@@ -145,7 +149,9 @@ class OwnExperiment(Common):
 
 @functools.cache
 def timm_models() -> list[str]:
-    """Return the models of timm by its source, because loading it takes many seconds; nothing where there is none."""
+    """Return the models of timm by its source, because loading it takes many seconds; nothing
+    where there is none.
+    """
     found = find_spec("timm")
     if found is None:
         return []
@@ -155,7 +161,9 @@ def timm_models() -> list[str]:
 
 
 def in_timm(name: str) -> str:
-    """Return the name of a model of timm, or of the suite's WideResNet; raise UserError at another one."""
+    """Return the name of a model of timm, or of the suite's WideResNet; raise UserError at
+    another one.
+    """
     names = timm_models()
     if names and name not in (*names, "wide_resnet28_10"):
         near = ", ".join(nearest(name, names, 5)) or "see timm.list_models()"
@@ -183,9 +191,11 @@ NARROW = {
 
 
 def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
-    """Return {name: (value, annotation)} of a cell's assignments, in the two forms of annotation that papermill reads.
+    """Return {name: (value, annotation)} of a cell's assignments, in the two forms of annotation
+    that papermill reads.
 
-    These are `name: int = 2` and `name = 2  # type: int`. A value that is not known beforehand is None, and so are all
+    These are `name: int = 2` and `name = 2  # type: int`. A value that is not known beforehand is
+        None, and so are all
     values of a cell with a magic, which is not plain Python and assigns nothing.
     """
     found: dict[str, tuple] = {}
@@ -205,7 +215,9 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
 
 
 def kind_of(annotation: str, common: Any, value: Any) -> Any:
-    """Return the type of a parameter by its annotation, else by its `common` declaration, else by its value."""
+    """Return the type of a parameter by its annotation, else by its `common` declaration, else
+    by its value.
+    """
     if annotation.startswith("Literal["):
         words = annotation.removeprefix("Literal[")
         return Literal[tuple(re.findall(r"[^\s,'\"\]][^,'\"\]]*", words))]
@@ -219,10 +231,12 @@ def kind_of(annotation: str, common: Any, value: Any) -> Any:
 def declared_by(
     notebook: str, source: str, values: dict, base: type[Common] = Common
 ) -> type[Common]:
-    """Return what a parameters cell declares: the parameters of `base`, and those that the cell adds or narrows.
+    """Return what a parameters cell declares: the parameters of `base`, and those that the cell
+    adds or narrows.
 
-    `values` are the defaults of the names that `source` assigns. A model without a name bears that of the notebook.
-    Raise UserError at a name of the cell's own that is nearly that of a common parameter.
+    `values` are the defaults of the names that `source` assigns. A model without a name bears that
+    of the notebook. Raise UserError at a name of the cell's own that is nearly that of a common
+    parameter.
     """
     annotations = {name: annotation for name, (_, annotation) in assignments(source).items()}
     fields: dict[str, Any] = {"model": (Text, Field(notebook, description="name of the model"))}
@@ -233,7 +247,8 @@ def declared_by(
             raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
         if name.startswith("_") or hasattr(BaseModel, name):
             raise UserError(
-                f"{notebook} cannot have a parameter {name}, because pydantic needs that name; rename it."
+                f"{notebook} cannot have a parameter {name}, because pydantic needs that "
+                "name; rename it."
             )
         fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
     return create_model("Declared", __base__=base, **fields)
@@ -249,7 +264,10 @@ def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -
 
 
 def checked(notebook: str, given: dict, declared: type[Parameters]) -> Any:
-    """Return the values given for a notebook, completed with the defaults. Raise UserError at the first wrong one."""
+    """Return the values given for a notebook, completed with the defaults.
+
+    Raise UserError at the first wrong one.
+    """
     try:
         return declared.model_validate(given, context="given by a person")
     except ValidationError as error:
@@ -271,10 +289,12 @@ def planned() -> Planned | None:
 
 
 def check_parameters(notebook: str, namespace: dict) -> Any:
-    """Return the checked parameters of a notebook as attributes; raise UserError at the first wrong one.
+    """Return the checked parameters of a notebook as attributes; raise UserError at the first wrong
+    one.
 
-    `namespace` is the notebook's globals(). Only names count that the last parameters cell assigns, which is known by
-    `precisions`, or the cell that papermill adds after it; the cells run so far are in `In`.
+    `namespace` is the notebook's globals(). Only names count that the last parameters cell assigns,
+    which is known by `precisions`, or the cell that papermill adds after it; the cells run so far
+    are in `In`.
     """
     source, added = "", set[str]()
     for cell in namespace.get("In", ()):
@@ -296,7 +316,9 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
 
 
 def check_plan(plan: Planned, given: dict) -> None:
-    """Raise UserError where a value contradicts what run_all.py has planned, but for the folder, which it sets."""
+    """Raise UserError where a value contradicts what run_all.py has planned, but for the folder,
+    which it sets.
+    """
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
             raise UserError(
@@ -308,8 +330,9 @@ def check_plan(plan: Planned, given: dict) -> None:
 def own_parameters(name: str, given: dict) -> Any:
     """Return the parameters of an experiment of one's own, completed with the defaults and checked.
 
-    Names that no experiment has are the reader's own. Under run_all.py what it has planned counts, also for what is
-    not given here. Raise UserError where a value that is given contradicts what was planned.
+    Names that no experiment has are the reader's own. Under run_all.py what it has planned counts,
+    also for what is not given here. Raise UserError where a value that is given contradicts what
+    was planned.
     """
     if plan := planned():
         check_plan(plan, given)
@@ -318,7 +341,9 @@ def own_parameters(name: str, given: dict) -> Any:
 
 
 def writable(settings: Any) -> Any:
-    """Return the settings once their output_dir is there; raise UserError if no record can be written into it."""
+    """Return the settings once their output_dir is there; raise UserError if no record can be
+    written into it.
+    """
     try:
         Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=settings.output_dir):
@@ -343,7 +368,10 @@ class Unsupported(Exception):
 
 
 class Failed(Exception):
-    """A training is no result, and the message says in one sentence why. The run's status is `failed`."""
+    """A training is no result, and the message says in one sentence why.
+
+    The run's status is `failed`.
+    """
 
 
 class Diverged(Exception):
@@ -359,12 +387,16 @@ def shown_traceback(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: it could change the title, the clipboard or earlier lines."""
+    """Return a text without what a terminal would obey: it could change the title, the clipboard
+    or earlier lines.
+    """
     return NOT_SHOWN.sub("", text)
 
 
 def error_line(error: BaseException) -> str:
-    """Return the class of an error and the first line of its message, at most 400 characters, in whole sentences."""
+    """Return the class of an error and the first line of its message, at most 400 characters, in
+    whole sentences.
+    """
     first_line = printable(str(error).strip().partition("\n")[0])
     line = f"{type(error).__name__}: {first_line}"
     sentences, full_stop, _ = line[:400].rpartition(". ")
@@ -387,7 +419,8 @@ def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> st
 def said_of(
     error: ValidationError, what: str, known: Collection[str], sections: Collection[str] = ()
 ) -> str:
-    """Return the first error of pydantic in a sentence; `what` was given values, and has the `known` names.
+    """Return the first error of pydantic in a sentence; `what` was given values, and has the
+    `known` names.
 
     `sections` are names that only lead to the one that is wrong.
     """

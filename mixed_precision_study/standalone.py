@@ -1,4 +1,5 @@
-"""Write each notebook as one file, with the package zipped into its first code cell, for upload to Colab or Kaggle.
+"""Write each notebook as one file, with the package zipped into its first code cell, for upload to
+Colab or Kaggle.
 
     python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
 

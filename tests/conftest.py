@@ -1,4 +1,6 @@
-"""What the tests share: the cells of a notebook as functions, what is prepared once, and which tests are slow."""
+"""What the tests share: the cells of a notebook as functions, what is prepared once, and which
+tests are slow.
+"""
 
 import gc
 import json
@@ -33,7 +35,8 @@ if not torch.cuda.is_available():
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "security", "studies"}
-# Test files that take longest, in order. They come first, so that two processes of tests end together.
+# Test files that take longest, in order. They come first, so that two processes of tests end
+# together.
 LONGEST = (
     "own_model_on_gpu",
     "faults",
@@ -47,7 +50,9 @@ LONGEST = (
 
 
 def results(name):
-    """Return where committed results lie: a folder in outputs/main or outputs/more, or a zip in checks or archive."""
+    """Return where committed results lie: a folder in outputs/main or outputs/more, or a zip in
+    checks or archive.
+    """
     (place,) = [
         path for path in (ROOT / "outputs").glob("*/*") if path.name in (name, f"{name}.zip")
     ]
@@ -64,12 +69,16 @@ def code_cells(name):
 
 
 def settings_of(name, given):
-    """Return the checked parameters of a notebook of the suite, as its data and models take them."""
+    """Return the checked parameters of a notebook of the suite, as its data and models take
+    them.
+    """
     return checked(name, given, parameters_of(NOTEBOOKS / f"{name}.ipynb")[0])
 
 
 def run_cells(name, last, **parameters):
-    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
+    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced,
+    and return its names.
+    """
     return notebook_cells.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
 
 
@@ -99,7 +108,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_collections():
-    """Spare the many objects of what was imported so far from being looked through whenever memory is cleaned up."""
+    """Spare the many objects of what was imported so far from being looked through whenever
+    memory is cleaned up.
+    """
     gc.collect()
     gc.freeze()
 
@@ -110,7 +121,9 @@ def pytest_sessionfinish():
 
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path, monkeypatch):
-    """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
+    """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings
+    of the shell.
+    """
     monkeypatch.chdir(tmp_path)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
@@ -118,7 +131,9 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_search(request, monkeypatch):
-    """On a GPU cuDNN searches for built cases and tests marked `searches` alone, because that takes longest."""
+    """On a GPU cuDNN searches for built cases and tests marked `searches` alone, because that
+    takes longest.
+    """
     if request.node.get_closest_marker("gpu"):
         torch.backends.cudnn.benchmark = False
         if not request.node.get_closest_marker("searches") and "BUILT_CASES_OUT" not in os.environ:

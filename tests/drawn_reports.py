@@ -52,7 +52,9 @@ def rows_in(section):
 
 
 def opened_bars(figures):
-    """Return {(part, comparison): {precision: (label, height and colour of its bar)}} from left to right."""
+    """Return {(part, comparison): {precision: (label, height and colour of its bar)}} from left
+    to right.
+    """
     found = {}
     for axes in (axes for figure in figures for axes in figure.axes):
         bars = {bar.get_gid(): bar for bar in axes.patches if bar.get_gid()}
@@ -68,7 +70,9 @@ def opened_bars(figures):
 
 
 def failures_in(tables):
-    """Return what the sections say that could not be drawn, after showing every part as a notebook does."""
+    """Return what the sections say that could not be drawn, after showing every part as a
+    notebook does.
+    """
     sections = list(sections_of(tables))
     for part in (part for section in sections for part in section):
         if hasattr(part, "_repr_mimebundle_"):

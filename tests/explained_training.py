@@ -1,4 +1,6 @@
-"""What the tests of explanations share: a network of linear layers, its batches, and a record with a step time."""
+"""What the tests of explanations share: a network of linear layers, its batches, and a record
+with a step time.
+"""
 
 import itertools
 

@@ -15,7 +15,9 @@ def save_image(path, value=0, size=(32, 32), mode="RGB"):
 
 
 def make_tree(folder, per_class=3, size=(32, 32), classes=None):
-    """Write images in the tree that the ResNet reads: as many classes as CIFAR if it is named so, else two."""
+    """Write images in the tree that the ResNet reads: as many classes as CIFAR if it is named
+    so, else two.
+    """
     counted = [f"class{number:02}" for number in range(CLASS_COUNTS.get(folder.name, 0))]
     for part in ("train", "test"):
         for number, name in enumerate(classes or counted or ("cat", "dog")):

@@ -1,4 +1,6 @@
-"""Made-up run records for the tests of the report, with round numbers so that the tests know the answers."""
+"""Made-up run records for the tests of the report, with round numbers so that the tests know the
+answers.
+"""
 
 from types import SimpleNamespace
 
@@ -99,7 +101,9 @@ def title_of(notebook, values):
 
 
 def explanation_of(notebook, precision, seconds, peak, data):
-    """Return the fields that explain a run on a GPU: memory breakdown, profile, energy, state, inference."""
+    """Return the fields that explain a run on a GPU: memory breakdown, profile, energy, state,
+    inference.
+    """
     half = precision not in ("fp32", "tf32")
     joules = sum(seconds) * (400 if half else 500)
     parts = {
@@ -141,7 +145,8 @@ def make(
     explained=True,
     **fields,
 ):
-    """Return the record of a run that went well; `shift` is added to its metric, `fields` replace what is set here.
+    """Return the record of a run that went well; `shift` is added to its metric, `fields` replace
+    what is set here.
 
     Without `explained` it is as records were before they explained their figures.
     """
@@ -196,7 +201,9 @@ def make(
 
 
 def over_seeds(changes, precision="tf32", notebook="cifar_resnet", **fields):
-    """Return a record of a precision for each change of the last metric from fp32's, and that of fp32, a seed each."""
+    """Return a record of a precision for each change of the last metric from fp32's, and that of
+    fp32, a seed each.
+    """
     runs = []
     for seed, change in enumerate(changes):
         values = {"parameters": {"seed": seed}, **fields}
@@ -218,7 +225,9 @@ def make_failed(notebook, precision, status, reason, **rest):
 
 
 def write_processes(record, folder, number=3):
-    """Write a record as several processes with equal figures: with three a ratio has an interval, of no width."""
+    """Write a record as several processes with equal figures: with three a ratio has an
+    interval, of no width.
+    """
     for repeat in range(number):
         one = record.model_copy(deep=True)
         one.settings["repeat"] = repeat

@@ -37,8 +37,9 @@ def timed(blocks, precision="amp_fp16", parameters=None, **fields):
 def compared(ratio, repetitions=1, epochs=3, blocks=8, noise=0.02, between=0.0, seed=0):
     """Return pairs of noisy runs of which the first is `ratio` times as fast.
 
-    `noise` is the standard deviation of a block, `between` that of whole repetitions, both as parts of the ratio. What
-    slows both runs of a pair alike, as the clock does, is there too: pairing must take it out.
+    `noise` is the standard deviation of a block, `between` that of whole repetitions, both as parts
+    of the ratio. What slows both runs of a pair alike, as the clock does, is there too: pairing
+    must take it out.
     """
     draw = np.random.default_rng(seed).normal
     size = (epochs, blocks)
@@ -82,7 +83,10 @@ def profiled(families=DENSE, busy=0.95, precision="amp_fp16", parameters=None, *
 
 
 def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
-    """Return what paired_ratio returns, with these values. The 90% interval is the 95% one but for a tenth."""
+    """Return what paired_ratio returns, with these values.
+
+    The 90% interval is the 95% one but for a tenth.
+    """
     unknown = dict.fromkeys(("low90", "high90", "p", "smallest", "unlike", "untrained", "lost"))
     found = {
         "ratio": ratio,

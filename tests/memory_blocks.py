@@ -1,4 +1,6 @@
-"""How much of the memory at the peak of a training step belongs to which part, by the blocks of PyTorch's history."""
+"""How much of the memory at the peak of a training step belongs to which part, by the blocks of
+PyTorch's history.
+"""
 
 import math
 import time
@@ -15,9 +17,11 @@ COUNTED = ("parameters", "masters", "optimizer", "data", "gradients")
 
 
 def live_at_peak(segments, events):
-    """Return [address, bytes, begin, end] of the blocks that were allocated when their sum was largest.
+    """Return [address, bytes, begin, end] of the blocks that were allocated when their sum was
+    largest.
 
-    segments: of a snapshot before the step. events: of its memory history. begin, end: microseconds.
+    segments: of a snapshot before the step. events: of its memory history. begin, end:
+        microseconds.
     """
     alive = {}
     for segment in segments:
@@ -68,9 +72,11 @@ def tensors_in(value, depth=4):
 
 
 def blocks_at_peak(trainer, batch):
-    """Take an eager step and return (bytes of its live blocks at the peak by part, the peak, gradients at the peak).
+    """Take an eager step and return (bytes of its live blocks at the peak by part, the peak,
+    gradients at the peak).
 
-    The peak is the allocator's own count of the bytes that were asked for. Gradients are counted tensor by tensor.
+    The peak is the allocator's own count of the bytes that were asked for. Gradients are counted
+    tensor by tensor.
     """
     claims = {}  # {address: [(the part that its memory belonged to, when)]}
 

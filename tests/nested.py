@@ -6,7 +6,9 @@ from mixed_precision_study.store.record import PLACES, record_of
 
 
 def changed(value, **changes):
-    """Return a record's JSON value with these fields, and with these settings where there is no such field."""
+    """Return a record's JSON value with these fields, and with these settings where there is no
+    such field.
+    """
     value = copy.deepcopy(value)
     for name, other in changes.items():
         part = value

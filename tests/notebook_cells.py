@@ -9,7 +9,8 @@ from mixed_precision_study.store.commit import code_cells
 
 
 def run_cells(path, last, parameters, display=print):
-    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names.
+    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and
+    return its names.
 
     Raises LookupError where there is no such parameter.
     """

@@ -8,7 +8,9 @@ from conftest import ENVIRONMENT
 
 
 def papermill(notebook, folder, environment=None, options=(), **parameters):
-    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process."""
+    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the
+    finished process.
+    """
     command = [
         sys.executable,
         "-m",

@@ -1,10 +1,13 @@
-"""Run every test that needs a GPU: first, at the same time, those that can share it, then those that need it alone.
+"""Run every test that needs a GPU: first, at the same time, those that can share it, then those
+that need it alone.
 
-    python tests/on_gpu.py                              # with any options of pytest, such as -k "fp8 or adamw"
-    python tests/on_gpu.py --write docs/gpu_tests.md    # also write the table of numbers, seconds and versions
+    python tests/on_gpu.py                              # with any options of pytest, such as -k
+    "fp8 or adamw" python tests/on_gpu.py --write docs/gpu_tests.md    # also write the table of
+    numbers, seconds and versions
 
-The tests that share the GPU compile and train in several processes, because most of their time passes on the host. The
-others measure time, fill the GPU's memory or look at the whole GPU, so they come afterwards in one process.
+The tests that share the GPU compile and train in several processes, because most of their time
+passes on the host. The others measure time, fill the GPU's memory or look at the whole GPU, so they
+come afterwards in one process.
 """
 
 import argparse
@@ -31,7 +34,9 @@ NOTHING_CHOSEN = 5  # pytest's exit status where -k leaves no test
 
 
 def run(marks, processes, options, report):
-    """Run the tests with these marks in so many processes, and return (exit status of pytest, seconds)."""
+    """Run the tests with these marks in so many processes, and return (exit status of pytest,
+    seconds).
+    """
     command = [
         sys.executable,
         "-m",
@@ -68,7 +73,7 @@ def versions():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0], allow_abbrev=False)
     parser.add_argument(
         "--processes",
         type=int,
@@ -80,8 +85,14 @@ def main():
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here, and each of these tests needs one.")
     status = 0
-    page = "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page. "
-    page += f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds |\n|---|---|---|---|---|---|\n"
+    page = (
+        "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` "
+        "wrote this page. "
+    )
+    page += (
+        f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds "
+        "|\n|---|---|---|---|---|---|\n"
+    )
     for way, marks, processes in (
         (f"{args.processes} at a time", "not alone", args.processes),
         ("alone", "alone", 0),

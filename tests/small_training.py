@@ -1,4 +1,6 @@
-"""What the tests of training share: a small network, batches, trainers on the CPU, and records to be filled."""
+"""What the tests of training share: a small network, batches, trainers on the CPU, and records
+to be filled.
+"""
 
 import copy
 import math
@@ -44,7 +46,8 @@ def make_batch(seed=0):
 
 
 def sgd_trainer(network, precision, loss, *, clip=None, **options):
-    """Return a Trainer that clips to a norm of `clip` and updates by SGD, unless `options` name a step or an optimizer.
+    """Return a Trainer that clips to a norm of `clip` and updates by SGD, unless `options` name a
+    step or an optimizer.
 
     options: those of SGD, and of the Trainer.
     """
@@ -77,7 +80,9 @@ def losses_of_a_loop(model, optimizer, loss, epochs):
 
 
 def plain_step(model, batch, hidden, compute_loss, optimizer, scaler, precision):
-    """A training step that leaves it to the scaler to unscale, as those of the two image notebooks."""
+    """A training step that leaves it to the scaler to unscale, as those of the two image
+    notebooks.
+    """
     optimizer.zero_grad(set_to_none=True)
     with precision.autocast():
         loss, hidden = compute_loss(model, batch, hidden)
@@ -101,7 +106,9 @@ def make_record(precision="fp32", **facts):
 
 
 def norm_of_update(trainer):
-    """Take a step and return the norm of the change: with plain SGD at rate 1 that of the clipped gradient."""
+    """Take a step and return the norm of the change: with plain SGD at rate 1 that of the
+    clipped gradient.
+    """
     before = [master.detach().clone() for master in trainer.masters]
     trainer.step(make_batch())
     changes = [(a.float() - b.float()).norm() for a, b in zip(before, trainer.masters, strict=True)]
@@ -129,7 +136,9 @@ def same_bits(first, second):
 
 
 def flagged_loss(network, batch, hidden):
-    """A loss whose gradients are infinite where batch[2], a tensor, is: a graph takes tensors alone."""
+    """A loss whose gradients are infinite where batch[2], a tensor, is: a graph takes tensors
+    alone.
+    """
     loss, hidden = compute_loss(network, batch[:2], hidden)
     return loss * batch[2], hidden
 

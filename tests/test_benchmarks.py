@@ -135,7 +135,10 @@ def test_the_tables_say_what_a_pilot_and_equal_runs_need(tmp_path):
 
 
 def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
-    """Return equal runs in their order. Their times scatter by a share, and grow by `drift` from first to last."""
+    """Return equal runs in their order.
+
+    Their times scatter by a share, and grow by `drift` from first to last.
+    """
     draw = np.random.default_rng(seed).normal(0, scatter, count)
     runs = []
     for number in range(count):
@@ -152,7 +155,9 @@ def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
 
 @pytest.mark.parametrize("drift", [0.0, 0.4])
 def test_the_rules_call_equal_runs_different_about_as_often_as_they_promise(drift, monkeypatch):
-    """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do within 1%."""
+    """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do
+    within 1%.
+    """
     monkeypatch.setattr(equal_runs, "MOST_SPLITS", 100)
     rates = [
         equal_runs.false_positive_rate(equal(drift=drift, seed=seed))["rate"] for seed in range(8)
@@ -189,7 +194,9 @@ def test_a_change_from_block_to_block_is_no_difference_but_one_within_blocks_is(
 
 
 def test_the_error_of_a_rate_is_that_of_leaving_out_a_block():
-    """Where all that is called different rests on one block, the rate is no better known than that."""
+    """Where all that is called different rests on one block, the rate is no better known than
+    that.
+    """
     runs = equal()
     odd = {id(run) for run in runs[4:8]}
     found = equal_runs.false_positive_rate(
@@ -217,7 +224,9 @@ OF_A_RUN = {
 
 
 def rows_of(folder, seconds, *lines):
-    """Return {name of a row: {column: value}} of the table of a folder whose runs took `seconds`."""
+    """Return {name of a row: {column: value}} of the table of a folder whose runs took
+    `seconds`.
+    """
     (folder / "logs").mkdir()
     (folder / "logs" / "batch.json").write_text(json.dumps({"run_seconds": seconds}))
     (folder / "logs" / "batch.log").write_text("\n".join(lines))

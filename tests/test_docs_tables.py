@@ -1,4 +1,6 @@
-"""The badges and the generated tables, kept in step with the documents, and the copy of an executed notebook."""
+"""The badges and the generated tables, kept in step with the documents, and the copy of an
+executed notebook.
+"""
 
 import csv
 import re
@@ -113,7 +115,9 @@ def test_a_repository_fills_badges_addresses_and_finders_and_another_one_replace
 
 
 def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
-    """The notebook is as papermill leaves it: with its metadata, a printed line and a warning in every cell."""
+    """The notebook is as papermill leaves it: with its metadata, a printed line and a warning in
+    every cell.
+    """
     before = nbformat.read(NOTEBOOKS / "cifar_resnet.ipynb", as_version=4)
     before.metadata["papermill"] = {"output_path": "/somewhere/out.ipynb"}
     for cell in before.cells:

@@ -1,4 +1,6 @@
-"""A fourth experiment from plain functions, and the guard around a run: whatever ends it becomes its record."""
+"""A fourth experiment from plain functions, and the guard around a run: whatever ends it becomes
+its record.
+"""
 
 import gc
 import json
@@ -212,7 +214,9 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
 
 
 def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatch):
-    """A record is there before the next training begins, and knows its place and what ran before it."""
+    """A record is there before the next training begins, and knows its place and what ran before
+    it.
+    """
     names, rows, before = ["tf32", "fp32", "amp_fp16", "amp_bf16"], [], []
     monkeypatch.setenv("MIXED_PRECISION_ORDER", "7")  # as run_all.py sets it
 
@@ -258,7 +262,9 @@ def test_precisions_of_one_process_have_the_losses_of_processes_of_their_own_to_
 
 @pytest.mark.slow
 def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
-    """Where Dynamo has compiled as often as it may, it runs the rest eagerly, which measures nothing."""
+    """Where Dynamo has compiled as often as it may, it runs the rest eagerly, which measures
+    nothing.
+    """
 
     class Counting(torch.nn.Linear):
         taken = 0
@@ -321,7 +327,9 @@ def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(caps
 
 
 def test_a_training_is_written_before_it_is_explained(monkeypatch):
-    """A run that is ended in its explanation, which takes longer than a short training, keeps what was measured."""
+    """A run that is ended in its explanation, which takes longer than a short training, keeps
+    what was measured.
+    """
     given, order = [], []
 
     def ended(record, trainer, batches, infer):
@@ -422,7 +430,9 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
 def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_imports(
     monkeypatch, max_steps, run, reduced
 ):
-    """They do not pass over a later training, also where all cells of a notebook are run once more."""
+    """They do not pass over a later training, also where all cells of a notebook are run once
+    more.
+    """
     monkeypatch.setenv(RUNNER_ENV, run)
     monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
     asked = SimpleNamespace(

@@ -1,4 +1,6 @@
-"""The first cell of every notebook: the clone above the notebook or the current folder, else what is installed."""
+"""The first cell of every notebook: the clone above the notebook or the current folder, else
+what is installed.
+"""
 
 import json
 import os
@@ -22,7 +24,9 @@ BARE = {
 
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory):
-    """Two clones with a notebook of two cells, the finder and one that imports the package: [(folder, notebook)]."""
+    """Two clones with a notebook of two cells, the finder and one that imports the package:
+    [(folder, notebook)].
+    """
     made = []
     for _ in range(2):
         clone = tmp_path_factory.mktemp("clone")
@@ -38,7 +42,9 @@ def clones(tmp_path_factory):
 
 
 def find(folder, before="", **environment):
-    """Run the cell as a kernel does whose current folder this is; return (exit status, last line printed, stderr)."""
+    """Run the cell as a kernel does whose current folder this is; return (exit status, last line
+    printed, stderr).
+    """
     code = f"import sys\nsys.path[:] = [one for one in sys.path if one]\n{before}\n{FINDER}\n{USES}"
     options = {
         "env": BARE | environment,
@@ -87,7 +93,9 @@ def of_another_user(folder):
 @pytest.mark.parametrize("form", ["package", "module", "clone"])
 @pytest.mark.parametrize("below", ["", "user/work"], ids=["there", "below"])
 def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form, below):
-    """Neither from the notebook's folder nor from above it; what is installed comes first, else a sentence."""
+    """Neither from the notebook's folder nor from above it; what is installed comes first, else
+    a sentence.
+    """
     if change is of_another_user and os.getuid():
         pytest.skip("only root can give files away")
     shared, planted = tmp_path / "shared", f"open({str(tmp_path / 'run')!r}, 'w')"
@@ -122,7 +130,10 @@ def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path
 
 def test_the_cells_before_the_packages_need_the_standard_library_alone():
     """In an environment without anything, the finder ends well and the packages are named."""
-    code = f"import sys\nsys.path[:] = [one for one in sys.path if 'site-packages' not in one]\n{FINDER}\n"
+    code = (
+        "import sys\nsys.path[:] = [one for one in sys.path if 'site-packages' not in "
+        f"one]\n{FINDER}\n"
+    )
     code += code_cells("cifar_resnet")["imports"].split("\nimport timm")[0]
     options = {"env": BARE, "cwd": ROOT, "capture_output": True, "text": True, "check": False}
     done = subprocess.run([sys.executable, "-S", "-c", code], **options)

@@ -1,4 +1,6 @@
-"""The steps of every notebook are those that were recorded: tests/golden/*.json, compared through trace.py."""
+"""The steps of every notebook are those that were recorded: tests/golden/*.json, compared
+through trace.py.
+"""
 
 import itertools
 import json
@@ -29,7 +31,9 @@ SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 
 
 def recorded_anew(folder, name, *options, hidden=""):
-    """Return the traces of one notebook that trace.py records anew, on the CPU where the GPUs are `hidden`."""
+    """Return the traces of one notebook that trace.py records anew, on the CPU where the GPUs
+    are `hidden`.
+    """
     command = [
         sys.executable,
         str(FOLDER / "trace.py"),
@@ -64,7 +68,9 @@ def assert_same(names, new, golden=GOLDEN, here=HERE):
 
 
 def assert_near(name, old, new):
-    """Compare what another machine or version computes too: losses of the first steps, and the skipped steps."""
+    """Compare what another machine or version computes too: losses of the first steps, and the
+    skipped steps.
+    """
     if "steps" not in old:  # of a loop
         for mode, record in old.items():
             for field in (

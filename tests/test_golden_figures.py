@@ -1,4 +1,6 @@
-"""The report's figures are those that were recorded: tests/golden/figures, compared through figures.py."""
+"""The report's figures are those that were recorded: tests/golden/figures, compared through
+figures.py.
+"""
 
 import copy
 import json
@@ -29,7 +31,8 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
     assert figures.compared(old, new, name) == []
     if not DRAWN_ALIKE:
         pytest.skip(
-            f"ratios and quality are the recorded ones, but charts were recorded under Matplotlib {VERSION}"
+            "ratios and quality are the recorded ones, but charts were recorded under "
+            f"Matplotlib {VERSION}"
         )
 
 

@@ -1,4 +1,7 @@
-"""What only a GPU can show; skipped where there is none. One command runs it all: python tests/on_gpu.py."""
+"""What only a GPU can show; skipped where there is none.
+
+One command runs it all: python tests/on_gpu.py.
+"""
 
 import itertools
 import multiprocessing
@@ -127,7 +130,9 @@ def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
 
 
 def resnet(batch_size, precision, steps, execution="eager"):
-    """Return (the notebook's experiment, a warmed-up trainer of ResNet-18, its batches, a record)."""
+    """Return (the notebook's experiment, a warmed-up trainer of ResNet-18, its batches, a
+    record).
+    """
     options = {
         "dataset": "synthetic",
         "batch_size": batch_size,
@@ -151,7 +156,9 @@ def resnet(batch_size, precision, steps, execution="eager"):
 
 @pytest.mark.alone
 def test_what_the_meter_does_in_a_step_is_little_beside_a_step():
-    """Steps that do nothing show what the meter costs, because the host's scatter would hide it in real ones."""
+    """Steps that do nothing show what the meter costs, because the host's scatter would hide it
+    in real ones.
+    """
     _, trainer, batches, record = resnet(128, "tf32", steps=1000)
     batch, loss = next(batches()), torch.zeros((), device=GPU)
 
@@ -178,7 +185,8 @@ def test_what_the_meter_does_in_a_step_is_little_beside_a_step():
     # a busy host slows some of them
     work = min(one for one, _ in pairs) - min(other for _, other in pairs)
     print(
-        f"the meter's own work is {work * 1e6:.1f} microseconds a step, {work / real:.2%} of {real * 1000:.1f} ms"
+        f"the meter's own work is {work * 1e6:.1f} microseconds a step, "
+        f"{work / real:.2%} of {real * 1000:.1f} ms"
     )
     assert 0 < work < 0.01 * real
 
@@ -297,7 +305,8 @@ def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
         assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
 
 
-# What differs in the last bits is rounded to TF32 or 16 bits in the next step, and some kernels add in any order.
+# What differs in the last bits is rounded to TF32 or 16 bits in the next step, and some kernels add
+# in any order.
 CLOSE = {
     "fp32": 1e-4,
     "tf32": 5e-3,
@@ -309,7 +318,9 @@ COMPILED = ("fp32", "amp_fp16", "o2_fp16")  # where compiling every precision wo
 
 
 def replayed(precisions):
-    """Return (precision, execution) of the graphs: each precision, and of the compiled ones fp32 and two others."""
+    """Return (precision, execution) of the graphs: each precision, and of the compiled ones fp32
+    and two others.
+    """
     compiled = [name for name in precisions if name in COMPILED]
     return [(name, "cuda_graph") for name in precisions] + [
         (name, "compile_cuda_graph") for name in compiled
@@ -331,7 +342,9 @@ def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=ne
     [*((mode, {}) for mode in MODES), ("o3_fp16", {"keep_batchnorm_fp32": True})],
 )
 def test_steps_are_those_of_eager_mode(precision, options, execution):
-    """The losses, the weights, of two types in the last case, GradScaler's scale and skipped steps, and the rate."""
+    """The losses, the weights, of two types in the last case, GradScaler's scale and skipped
+    steps, and the rate.
+    """
     supported(precision)
     close = (
         max(CLOSE[precision], 0.02)

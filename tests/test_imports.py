@@ -1,4 +1,6 @@
-"""Which module of the package may import which, and that importing one loads no more than it needs."""
+"""Which module of the package may import which, and that importing one loads no more than it
+needs.
+"""
 
 import ast
 import subprocess
@@ -45,14 +47,18 @@ RULES = {  # module or room: all that it may import of the package
 
 
 def module_of(path):
-    """Return a file's name within the package, as in `gpu.nvml`; that of a folder for its __init__.py."""
+    """Return a file's name within the package, as in `gpu.nvml`; that of a folder for its
+    __init__.py.
+    """
     return ".".join(
         part for part in path.relative_to(PACKAGE).with_suffix("").parts if part != "__init__"
     )
 
 
 def imports_of(path):
-    """Return the modules of the package that a file imports, anywhere in it, each by a relative import."""
+    """Return the modules of the package that a file imports, anywhere in it, each by a relative
+    import.
+    """
     folder, found = path.relative_to(PACKAGE).parts[:-1], set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = (
@@ -108,8 +114,13 @@ def test_instruments_take_no_trainer():
 
 
 def loaded(modules, heavy):
-    """Return which of `heavy` a fresh process has loaded that imported some modules, which must print nothing."""
-    code = f"import sys\nfor name in {modules!r}:\n    __import__(name)\nprint(*({heavy!r} & set(sys.modules)))"
+    """Return which of `heavy` a fresh process has loaded that imported some modules, which must
+    print nothing.
+    """
+    code = (
+        f"import sys\nfor name in {modules!r}:\n    __import__(name)\nprint(*({heavy!r} & "
+        "set(sys.modules)))"
+    )
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,6 @@
-"""The experiment notebooks: the step that they show, models, metrics and rates, wrong input, and each running alone."""
+"""The experiment notebooks: the step that they show, models, metrics and rates, wrong input, and
+each running alone.
+"""
 
 import functools
 import math
@@ -234,7 +236,8 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_number(name, tmp_path):
-    """One is a file that was copied alone into an empty folder, as where the package is installed, for papermill.
+    """One is a file that was copied alone into an empty folder, as where the package is installed,
+    for papermill.
 
     The others run in this process, because a kernel loads everything anew.
     """
@@ -266,7 +269,10 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
         assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
         for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
             assert record[f"{what}_reason"] == "no GPU"
-        unknown = "energy_joules gpu_busy_fraction flops_per_step ledger_activations_mib throttled peak_allocated_mib"
+        unknown = (
+            "energy_joules gpu_busy_fraction flops_per_step ledger_activations_mib throttled "
+            "peak_allocated_mib"
+        )
         assert {record[what] for what in unknown.split()} == {None}  # never zero
     if name == LANGUAGE:
         (started,) = [record for record in records.values() if record["startup_seconds"]]

@@ -80,7 +80,9 @@ ANSWERS = [[seed % 3, *range(5)] for seed in range(4)]  # another list in each b
 
 
 class Encoding(collections.UserDict):
-    """What Hugging Face's tokenizers return: no dict, but a mapping whose entries are attributes, too."""
+    """What Hugging Face's tokenizers return: no dict, but a mapping whose entries are
+    attributes, too.
+    """
 
     def __getattr__(self, name):
         return self.data[name]
@@ -499,7 +501,9 @@ def two_groups(model):
 
 
 def plain_losses(model, steps, loss, epochs):
-    """The loop that everybody writes: two groups, clipping, a schedule and accumulated gradients."""
+    """The loop that everybody writes: two groups, clipping, a schedule and accumulated
+    gradients.
+    """
     optimizer = two_groups(model)
     means = []
     for number, batches in enumerate(steps * epochs):

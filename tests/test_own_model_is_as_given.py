@@ -1,4 +1,6 @@
-"""compare() trains what it was given, and its records are its own: mode, switches, batches, metric, identity."""
+"""compare() trains what it was given, and its records are its own: mode, switches, batches,
+metric, identity.
+"""
 
 import functools
 import inspect
@@ -265,7 +267,9 @@ def test_an_optimizer_without_hooks_trains_by_a_step_of_ones_own():
 
 
 class Averaging(torch.optim.SGD):
-    """As schedule-free optimizers: it trains one set of weights, and another one is to be evaluated."""
+    """As schedule-free optimizers: it trains one set of weights, and another one is to be
+    evaluated.
+    """
 
     in_training = False
 

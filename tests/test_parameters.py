@@ -1,4 +1,6 @@
-"""Parameters: what passes, what a sentence refuses, which names of a notebook count, and what one declares itself."""
+"""Parameters: what passes, what a sentence refuses, which names of a notebook count, and what
+one declares itself.
+"""
 
 import json
 

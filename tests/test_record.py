@@ -282,7 +282,9 @@ def test_a_record_is_replaced_by_one_of_the_same_data_only(tmp_path, before, sta
 
 
 def compared(folder, change):
-    """Return (comparisons, ratios) of four committed records, each changed as JSON by change(number, record)."""
+    """Return (comparisons, ratios) of four committed records, each changed as JSON by
+    change(number, record).
+    """
     with zipfile.ZipFile(results("quick-h100") / "records.zip") as archive:
         names = [name for name in archive.namelist() if name.startswith("cifar_resnet")]
         values = [json.loads(archive.read(name)) for name in names]
@@ -332,7 +334,9 @@ def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
 
 
 def test_records_of_0_3_are_lifted_and_older_ones_get_a_sentence(tmp_path):
-    """The zip holds records as version 0.3 wrote them: four of hosts-h200, which lie there in their nested form now."""
+    """The zip holds records as version 0.3 wrote them: four of hosts-h200, which lie there in
+    their nested form now.
+    """
     with zipfile.ZipFile(ROOT / "tests" / "records-0.3.zip") as archive:
         flat = [json.loads(archive.read(name)) for name in archive.namelist()]
     now = {one["run_id"]: one for one in reading.read_records(results("hosts-h200"))[0]}

@@ -1,4 +1,6 @@
-"""The records in outputs/: complete, measured on a GPU on real data, small, and without folders of a machine."""
+"""The records in outputs/: complete, measured on a GPU on real data, small, and without folders
+of a machine.
+"""
 
 import os
 import re
@@ -57,8 +59,14 @@ def test_no_file_names_a_folder_of_a_machine():
     assert {name: match[0] for name, match in found.items() if match} == {}
 
 
-WHOLE = "first-h200 ladder-h200 fastest-h200 fastest-h100 modern-h100 quality-h100 aa-h100 scaling-h200 order-h200"
-WHOLE += " inference-h200 quick-h100 quick-earlier-h100 reference-h100 reference-h200 quick-h200 graph-quality-h200"
+WHOLE = (
+    "first-h200 ladder-h200 fastest-h200 fastest-h100 modern-h100 quality-h100 aa-h100 "
+    "scaling-h200 order-h200"
+)
+WHOLE += (
+    " inference-h200 quick-h100 quick-earlier-h100 reference-h100 reference-h200 quick-h200 "
+    "graph-quality-h200"
+)
 WHOLE += " neighbour-h200 executed-h100 hosts-h200 reference-earlier-h100"
 
 

@@ -1,4 +1,6 @@
-"""No text from a parameter, a record or a download is executed, as a program or as part of a page."""
+"""No text from a parameter, a record or a download is executed, as a program or as part of a
+page.
+"""
 
 import itertools
 import json
@@ -51,9 +53,11 @@ class Effects(HTMLParser):
 
 
 def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
-    """Parameters and reasons, which are HTML and commands of a shell, go from the command line to the page.
+    """Parameters and reasons, which are HTML and commands of a shell, go from the command line to
+    the page.
 
-    Each part of the script would take effect, because else the test would see nothing whatever the report did.
+    Each part of the script would take effect, because else the test would see nothing whatever the
+    report did.
     """
     parts = re.findall(r"<script>.*</script>|<img.*?>|\[x\].*\)", SCRIPT)
     assert [len(Effects(str(markdown2html(part))).found) for part in parts] == [1, 1, 1]
@@ -135,7 +139,9 @@ def spoil(folder, kept):
 
 
 def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
-    """Half of the records have markup in every text, and the others keep what decides how they are compared."""
+    """Half of the records have markup in every text, and the others keep what decides how they
+    are compared.
+    """
     # "dynamic" with markup is refused
     names, scale = ("fp32", "tf32", "amp_fp16", "amp_bf16"), {"loss_scale": 128.0}
     runs = [

@@ -1,4 +1,6 @@
-"""Notebooks that hold the package themselves, and a wheel: both are whole, and run where there is nothing else."""
+"""Notebooks that hold the package themselves, and a wheel: both are whole, and run where there
+is nothing else.
+"""
 
 import io
 import shutil

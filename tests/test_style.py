@@ -1,4 +1,6 @@
-"""What CI asks of every file: lint, format, types, generated tables, stripped notebooks, true commands."""
+"""What CI asks of every file: lint, format, types, generated tables, stripped notebooks, true
+commands.
+"""
 
 import ast
 import re
@@ -47,7 +49,9 @@ def anchors_of(path):
 
 
 def broken_links(path):
-    """Return the links of a page that lead to no file of the project, or to no heading of its page."""
+    """Return the links of a page that lead to no file of the project, or to no heading of its
+    page.
+    """
     broken = []
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
         if not link.startswith(("http://", "https://")):

@@ -1,4 +1,6 @@
-"""Inference with the trained model: latency, throughput, memory and error, measured after everything else."""
+"""Inference with the trained model: latency, throughput, memory and error, measured after
+everything else.
+"""
 
 import statistics
 import time
@@ -25,7 +27,8 @@ COMPARED = 128
 def seconds_of(
     call: Callable, device: torch.device, at_least: int = 10, seconds: float = 0.5
 ) -> tuple[float, float, float]:
-    """Return (median, p10, p90) of the seconds of `call()` and waiting for it, after three calls to warm up.
+    """Return (median, p10, p90) of the seconds of `call()` and waiting for it, after three calls to
+    warm up.
 
     It is called `at_least` times, and until `seconds` have passed.
     """
@@ -43,12 +46,15 @@ def seconds_of(
 
 
 def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: int) -> float:
-    """Return the largest difference from the outputs of an IEEE fp32 copy, as a fraction of its largest output."""
+    """Return the largest difference from the outputs of an IEEE fp32 copy, as a fraction of its
+    largest output.
+    """
     with Precision(trainer.precision, trainer.device).autocast():
         output = infer(trainer.model, batch, count).float()  # compiled if the training was
     set_fp32_precision("fp32")
     try:
-        # Nothing is timed here, and a search may need more memory than training. See probe() for `deterministic`.
+        # Nothing is timed here, and a search may need more memory than training. See probe() for
+        # `deterministic`.
         with cudnn_flags(benchmark=False, deterministic=True):
             exact = infer(*in_fp32(trainer.network, batch), count).float()
     finally:
@@ -59,9 +65,11 @@ def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: i
 def measure_inference(
     record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable
 ) -> None:
-    """Fill in what a forward pass of the trained model costs, for one sample and for a batch as in training.
+    """Fill in what a forward pass of the trained model costs, for one sample and for a batch as in
+    training.
 
-    The first of `batches` is used. infer(network, batch, count) returns the outputs of its first `count` samples.
+    The first of `batches` is used. infer(network, batch, count) returns the outputs of its first
+    `count` samples.
     """
     device = trainer.device
     before = torch.cuda.memory_allocated()

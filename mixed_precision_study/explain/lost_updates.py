@@ -13,7 +13,9 @@ from ..train.precision import PRECISIONS
 
 
 def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
-    """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its weights."""
+    """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its
+    weights.
+    """
     groups = [
         {**one, "params": [copies[weight] for weight in one["params"]]}
         for one in optimizer.param_groups
@@ -35,7 +37,8 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
 def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple]) -> None:
     """Take a step, and compare what it did to 16-bit weights with what it should have done in fp32.
 
-    Both start from the same weights, gradients and optimizer state. Modes with fp32 weights or masters have none.
+    Both start from the same weights, gradients and optimizer state. Modes with fp32 weights or
+    masters have none.
     """
     mode = PRECISIONS[trainer.precision]
     if mode["weights"] == torch.float32 or mode["masters"]:

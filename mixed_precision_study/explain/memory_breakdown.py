@@ -1,4 +1,6 @@
-"""What fills the memory at the peak of a training step: weights, gradients, optimizer, data and activations."""
+"""What fills the memory at the peak of a training step: weights, gradients, optimizer, data and
+activations.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,7 +33,9 @@ class StepMemory:
 
 @contextmanager
 def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
-    """Watch one eager step without waiting for the GPU; the StepMemory that is yielded is complete after the block."""
+    """Watch one eager step without waiting for the GPU; the StepMemory that is yielded is
+    complete after the block.
+    """
     seen = StepMemory()
     loss_of = trainer.loss_of
     noted: set[torch.Tensor] = set()
@@ -70,7 +74,9 @@ def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
 
 
 def read_memory_breakdown(record: RunRecord, trainer: "Trainer", batches: Iterator) -> None:
-    """Fill in the memory breakdown (`ledger_*`): what was allocated at the peak by kind, slack and context."""
+    """Fill in the memory breakdown (`ledger_*`): what was allocated at the peak by kind, slack
+    and context.
+    """
     batch = next(batches)
     trainer.eager_step(batch)  # makes gradients and optimizer state
     reset_peaks(trainer.device)
@@ -91,7 +97,9 @@ def read_memory_breakdown(record: RunRecord, trainer: "Trainer", batches: Iterat
 
 
 def close_memory_breakdown(record: Any) -> None:
-    """Fill in the rest of the peak, and how far the allocator's reserve and the context are from NVML's figure."""
+    """Fill in the rest of the peak, and how far the allocator's reserve and the context are from
+    NVML's figure.
+    """
     known = sum(
         getattr(record, f"ledger_{part}_mib") or 0
         for part in LEDGER_AT_PEAK

@@ -1,4 +1,6 @@
-"""What a step is made of: the time of its kernels by family, its FLOPs, its bytes, and sizes that slow it down."""
+"""What a step is made of: the time of its kernels by family, its FLOPs, its bytes, and sizes
+that slow it down.
+"""
 
 import itertools
 import os
@@ -54,7 +56,9 @@ def family_of(kernel: str) -> str:
 
 
 def busy_time(intervals: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one of the intervals (start, end) lasted; kernels of several streams overlap."""
+    """Return how long at least one of the intervals (start, end) lasted; kernels of several
+    streams overlap.
+    """
     busy = 0.0
     until = float("-inf")
     for start, end in sorted(intervals):
@@ -64,9 +68,11 @@ def busy_time(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -> None:
-    """Fill in the shares of kernel time from the (name, start ns, duration ns) of `steps` profiled steps.
+    """Fill in the shares of kernel time from the (name, start ns, duration ns) of `steps` profiled
+    steps.
 
-    The profiler slows the host but not the kernels. So the busy time is compared with the median of the timed steps.
+    The profiler slows the host but not the kernels. So the busy time is compared with the median of
+    the timed steps.
     """
     total = sum(duration for _, _, duration in kernels)
 
@@ -122,9 +128,11 @@ MATMULS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm)
 
 
 def conv_backward_flops(*args: Any, **_: Any) -> int:
-    """Return the FLOPs of a convolution's backward pass: those of the forward pass for each gradient asked for.
+    """Return the FLOPs of a convolution's backward pass: those of the forward pass for each
+    gradient asked for.
 
-    PyTorch's own formula (2.9 to 2.15) counts the weight's gradient of a grouped convolution many times over.
+    PyTorch's own formula (2.9 to 2.15) counts the weight's gradient of a grouped convolution many
+    times over.
     """
     grad, image, weight, _, _, _, _, transposed = args[:8]
     wanted = sum(args[-1][:2])
@@ -134,7 +142,9 @@ def conv_backward_flops(*args: Any, **_: Any) -> int:
 
 
 def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
-    """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and column of the batch."""
+    """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and
+    column of the batch.
+    """
     return (
         2
         * words.shape[0]
@@ -151,9 +161,11 @@ FORMULAS = {
 
 
 def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
-    """Return whether a matmul, convolution or RNN has sizes that are not multiples of 8, which slow Tensor Cores down.
+    """Return whether a matmul, convolution or RNN has sizes that are not multiples of 8, which slow
+    Tensor Cores down.
 
-    Checked are the row lengths of matrices, the channels of convolutions and the weight shapes of RNNs.
+    Checked are the row lengths of matrices, the channels of convolutions and the weight shapes of
+    RNNs.
     """
     if operation in MATMULS:
         matrices = [tensor for tensor in tensors if tensor.dim() in (2, 3)]
@@ -200,7 +212,10 @@ class WorkCounter(TorchDispatchMode):
 
 
 def count_work(record: Any, trainer: "Trainer", batches: Iterator) -> None:
-    """Fill in the FLOPs and bytes of a whole step. They are counted on the model without torch.compile."""
+    """Fill in the FLOPs and bytes of a whole step.
+
+    They are counted on the model without torch.compile.
+    """
     compiled = trainer.loss_of
     trainer.loss_of = trainer.compute_loss
     try:

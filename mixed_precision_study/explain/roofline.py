@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2) -> float:
-    """Return the highest rate (1/s) at which `work()` ran on the device, after three runs of warm-up."""
+    """Return the highest rate (1/s) at which `work()` ran on the device, after three runs of
+    warm-up.
+    """
     for _ in range(3):
         work()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -33,10 +35,11 @@ def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2)
 
 
 def measure_ceiling(dtype: torch.dtype, device: torch.device) -> float:
-    """Return the TFLOP/s of a large matmul at the current fp32 precision; in fp8 under one scale for each matrix.
+    """Return the TFLOP/s of a large matmul at the current fp32 precision; in fp8 under one scale
+    for each matrix.
 
-    Convolutions are no ceiling, because cuDNN may do them in fewer multiplications than are counted. In fp32 they came
-    to more than the data sheet allows.
+    Convolutions are no ceiling, because cuDNN may do them in fewer multiplications than are
+    counted. In fp32 they came to more than the data sheet allows.
     """
     size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
     if dtype == FORWARD:
@@ -55,9 +58,11 @@ def measure_copy(device: torch.device) -> float:
 
 
 def measure_limits(record: RunRecord, trainer: "Trainer", _batches: Any = None) -> None:
-    """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches.
+    """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the
+    run reaches.
 
-    Raises RuntimeError while another process uses the GPU, because the rates would be those of a part of it.
+    Raises RuntimeError while another process uses the GPU, because the rates would be those of a
+    part of it.
     """
     if record.gpu_shared:
         raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")

@@ -91,7 +91,9 @@ def memory_saved(own: list[dict], base: list[dict]) -> float | None:
 
 
 def energy_share(own: list[dict], base: list[dict]) -> float | None:
-    """Return the share of the base's joules: the mean of pairs, as cards differ, else of medians."""
+    """Return the share of the base's joules: the mean of pairs, as cards differ, else of
+    medians.
+    """
     mine, theirs = (fairly_timed([run for run in runs if run[JOULES]]) for runs in (own, base))
     if not mine or not theirs:
         return None

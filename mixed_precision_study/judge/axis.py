@@ -56,7 +56,9 @@ class Axis(NamedTuple):
         ]
 
     def simpler_arms(self, arm: str, known: Iterable[str]) -> list[str]:
-        """Return the next simpler arms that are `known`; of one that is not, its own simpler ones."""
+        """Return the next simpler arms that are `known`; of one that is not, its own simpler
+        ones.
+        """
         near = self.simpler.get(arm, () if arm in self.bases else self.bases[:1])
         if found := [one for one in near if one in known]:
             return found

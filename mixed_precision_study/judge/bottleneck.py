@@ -8,13 +8,15 @@ FAMILIES_NAMED = 2  # families of these, the longest
 
 
 def find_bottleneck(record: dict) -> tuple[str, str]:
-    """Return (what limits an ok run, the figures that say so). The first case that applies is returned:
+    """Return (what limits an ok run, the figures that say so). The first case that applies is
+    returned:
 
-    "data loading", "kernel launches", "sizes not multiples of 8", OTHER_KERNELS, "arithmetic on Tensor Cores",
-    "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
+    "data loading", "kernel launches", "sizes not multiples of 8", OTHER_KERNELS, "arithmetic on
+    Tensor Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
 
-    Where the same training was faster as a CUDA graph beyond the margin (`graph_gain`, which a report notes), launches
-    are the limit, although the GPU idles less than IDLE, because a graph removes nothing else.
+    Where the same training was faster as a CUDA graph beyond the margin (`graph_gain`, which a
+    report notes), launches are the limit, although the GPU idles less than IDLE, because a graph
+    removes nothing else.
     """
     families = dict(record["kernel_family_fractions"])
     if record["gpu_busy_fraction"] is None or not families:
@@ -33,12 +35,17 @@ def find_bottleneck(record: dict) -> tuple[str, str]:
         )
     case, because = find_limit_of_kernels(record, families)
     if idle >= IDLE / 2 and waiting >= idle / 2:
-        because += f"; the GPU is also idle {idle:.0%} of the time, and the loop waits {waiting:.0%} for its data"
+        because += (
+            f"; the GPU is also idle {idle:.0%} of the time, and the loop waits "
+            f"{waiting:.0%} for its data"
+        )
     return case, because
 
 
 def cause_of_idleness(idle: float, waiting: float) -> tuple[str, str]:
-    """Return (the larger cause of idle time, the figures that say so); a second one from half of the first on."""
+    """Return (the larger cause of idle time, the figures that say so); a second one from half of
+    the first on.
+    """
     for_data = min(waiting, idle)
     for_launches = idle - for_data
     data = f"the loop waits {waiting:.0%} for its data"
@@ -84,7 +91,9 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
 
 
 def longest_others(record: dict) -> str:
-    """Return the longest families of kernels other than arithmetic, each with its share of kernel time."""
+    """Return the longest families of kernels other than arithmetic, each with its share of
+    kernel time.
+    """
     others = [
         (share, name) for name, share in record["kernel_family_fractions"] if name not in ARITHMETIC
     ]

@@ -22,12 +22,16 @@ Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
 def host_of(record: dict) -> tuple | None:
-    """Return what tells hosts apart, or None: machines of one image share an identity, so processors tell, too."""
+    """Return what tells hosts apart, or None: machines of one image share an identity, so
+    processors tell, too.
+    """
     return tuple(record[field] for field in HOST) if record["host_id"] else None
 
 
 def name_beside(record: dict, other: dict) -> str:
-    """Return the precision of a run; beside one of the same precision its execution, or else what differs."""
+    """Return the precision of a run; beside one of the same precision its execution, or else
+    what differs.
+    """
     if record["precision"] != other["precision"]:
         return record["precision"]
     key, others = dict(comparison_key(record)), dict(comparison_key(other))
@@ -50,17 +54,24 @@ def held_back(record: dict) -> bool:
 
 
 def fairly_timed(runs: list[dict]) -> list[dict]:
-    """Return the runs whose times count: those that heat or hardware did not slow, or all where it slowed all."""
+    """Return the runs whose times count: those that heat or hardware did not slow, or all where
+    it slowed all.
+    """
     return [run for run in runs if not held_back(run)] or runs
 
 
 def fairly_timed_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs of which heat or hardware slowed neither run, or all where there is no such pair."""
+    """Return the pairs of which heat or hardware slowed neither run, or all where there is no
+    such pair.
+    """
     return [pair for pair in pairs if not any(map(held_back, pair))] or list(pairs)
 
 
 def flags_of(record: dict) -> list[str]:
-    """Return what disturbed the measurement of a run, as short phrases. The power limit is no disturbance."""
+    """Return what disturbed the measurement of a run, as short phrases.
+
+    The power limit is no disturbance.
+    """
     flags = []
     if held_back(record):
         reasons = [
@@ -73,7 +84,9 @@ def flags_of(record: dict) -> list[str]:
 
 
 def why_made_up(record: dict) -> str:
-    """Return why a run trained on made-up data, or nothing where its data are real or not known yet."""
+    """Return why a run trained on made-up data, or nothing where its data are real or not known
+    yet.
+    """
     if not record["synthetic"]:
         return ""
     asked = data_asked_for(record) == "synthetic"
@@ -85,7 +98,9 @@ def why_made_up(record: dict) -> str:
 
 
 def said_of_made_up(records: Sequence[dict]) -> str:
-    """Return in one sentence how many of the runs that trained did so on made-up data, and why, or nothing."""
+    """Return in one sentence how many of the runs that trained did so on made-up data, and why,
+    or nothing.
+    """
     trained = [record for record in records if record["epoch_seconds"]]
     reasons = [reason for record in trained if (reason := why_made_up(record))]
     if not reasons:
@@ -104,7 +119,9 @@ def conditions_of(record: dict) -> list[str]:
 
 
 def clocks_apart(own: dict, base: dict) -> str | None:
-    """Return by how much the median clocks of two runs differ, or None where they are alike or not known."""
+    """Return by how much the median clocks of two runs differ, or None where they are alike or
+    not known.
+    """
     clocks = [record["sm_clock_mhz_median"] or 0 for record in (own, base)]
     if not all(clocks) or max(clocks) <= min(clocks) * (1 + CLOCKS_ALIKE):
         return None
@@ -134,7 +151,9 @@ def order_difference(own: dict, base: dict) -> str | None:
 
 
 def differences(own: dict, base: dict) -> list[str]:
-    """Return in which conditions two runs differ, as short phrases, from the software to what disturbed one of them."""
+    """Return in which conditions two runs differ, as short phrases, from the software to what
+    disturbed one of them.
+    """
     found = []
     for field, name in (SOFTWARE | HOST).items():
         if own[field] != base[field]:
@@ -154,7 +173,9 @@ def differences(own: dict, base: dict) -> list[str]:
 
 
 def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
-    """Return why no outcome may be given for pairs of runs: heat, hardware or clock on one side only; else None."""
+    """Return why no outcome may be given for pairs of runs: heat, hardware or clock on one side
+    only; else None.
+    """
     for own, base in pairs:
         for record, other in ((own, base), (base, own)):
             reasons = [
@@ -171,7 +192,9 @@ def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
 
 
 def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
-    """Return that one precision began before the other in all of several pairs, each on one GPU, or None."""
+    """Return that one precision began before the other in all of several pairs, each on one GPU,
+    or None.
+    """
     first = set()
     for pair in pairs:
         starts = [(one["started_at"] or "", one["runs_before_in_process"] or 0) for one in pair]

@@ -1,4 +1,6 @@
-"""Which runs of a comparison did not train: most steps skipped, no finite metric, or no better than chance."""
+"""Which runs of a comparison did not train: most steps skipped, no finite metric, or no better
+than chance.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -16,16 +18,19 @@ BASES = ("fp32", "tf32")  # of which one is expected to learn
 
 
 def skipped_fraction(record: dict) -> float:
-    """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if it is not known."""
+    """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if
+    it is not known.
+    """
     steps = (record["steps_per_epoch"] or 0) * len(record["epoch_seconds"])
     return min(1.0, (record["skipped_steps"] or 0) / steps) if steps else 0.0
 
 
 def gain_over_chance(record: dict) -> float | None:
-    """Return how far the last metric is from chance (0) to perfect (1), below 0 where it is worse; None if not known.
+    """Return how far the last metric is from chance (0) to perfect (1), below 0 where it is worse;
+    None if not known.
 
-    Perfect is 1 where more is better, else 0. Of a perplexity, an exponential, the logarithm is taken, and half of
-    chance's counts as perfect, because no text is known beforehand.
+    Perfect is 1 where more is better, else 0. Of a perplexity, an exponential, the logarithm is
+    taken, and half of chance's counts as perfect, because no text is known beforehand.
     """
     last = last_metric(record)
     chance = record["chance_metric"]
@@ -60,9 +65,11 @@ def gain_to_expect(
 
 
 def settled(record: dict) -> dict:
-    """Return a record in which a metric that only jumped in the last epoch is that of the epoch before.
+    """Return a record in which a metric that only jumped in the last epoch is that of the epoch
+    before.
 
-    The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps the metric.
+    The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps
+        the metric.
     """
     metric, loss = record["metric"], record["train_loss"]
     before, last = (
@@ -87,7 +94,8 @@ def find_diverged(
 
     Most of their steps were skipped, or they learned nothing where `others` did.
 
-    A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump does not count.
+    A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump
+    does not count.
     """
     ok_runs = [
         settled(record)

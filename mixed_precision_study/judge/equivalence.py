@@ -1,4 +1,6 @@
-"""Whether a precision trains as well as fp32: two one-sided tests against a margin that was fixed beforehand."""
+"""Whether a precision trains as well as fp32: two one-sided tests against a margin that was
+fixed beforehand.
+"""
 
 import math
 from collections.abc import Mapping
@@ -17,11 +19,13 @@ AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 def quality_difference(
     own: Mapping[int, float], base: Mapping[int, float], one: Mapping
 ) -> dict | None:
-    """Return how the last metric of a precision differs from that of fp32, or None without a common seed.
+    """Return how the last metric of a precision differs from that of fp32, or None without a common
+    seed.
 
-    `own` and `base` are {seed: last metric}. `one` is a record of theirs, which says what the metric is and up to which
-    difference from fp32 it counts as equivalent: a margin that its experiment fixes before any run. The differences of
-    equal seeds are taken, as shares where the margin is one. The keys:
+    `own` and `base` are {seed: last metric}. `one` is a record of theirs, which says what the
+        metric is and up to which
+    difference from fp32 it counts as equivalent: a margin that its experiment fixes before any run.
+    The differences of equal seeds are taken, as shares where the margin is one. The keys:
 
     metric: name of the metric
     difference, low, high: mean and 95% interval (None below FEWEST_SEEDS)
@@ -29,10 +33,10 @@ def quality_difference(
     margin: up to which it counts as equivalent; None where it has none
     is_ratio: whether all of these are shares of the base's value
     seeds: how many
-    outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
-        excludes 0; else NOT_WORSE where the worse end of the 90% interval lies inside the margin; else UNKNOWN.
-        Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER are said, and where the 95% interval lies wholly
-        beyond the margin.
+    outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where
+        the 95% interval excludes 0; else NOT_WORSE where the worse end of the 90% interval lies
+        inside the margin; else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER
+        are said, and where the 95% interval lies wholly beyond the margin.
     """
     seeds = sorted(own.keys() & base.keys())
     is_ratio = one["metric_margin_is_share"] and all(

@@ -1,4 +1,6 @@
-"""What explains a precision, shared by its repetitions, because only the first of them is explained."""
+"""What explains a precision, shared by its repetitions, because only the first of them is
+explained.
+"""
 
 from ..store.record import EXPLAINING, PLACES
 
@@ -8,7 +10,9 @@ OF_ONE_RUN = "inference"  # part of an explanation that stands for no other run
 
 
 def explain(runs: list[dict]) -> None:
-    """Give the ok runs of one comparison and precision what they lack from the newest of them that was explained."""
+    """Give the ok runs of one comparison and precision what they lack from the newest of them
+    that was explained.
+    """
     ok = [run for run in runs if run["status"] == "ok"]
     explained = [run for run in ok if run["explanation_seconds"]]
     if not explained:

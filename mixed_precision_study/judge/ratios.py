@@ -36,7 +36,9 @@ FIELDS = (  # of a ratio, see paired_ratio()
 
 
 def block_times(record: dict) -> np.ndarray:
-    """Return the timed epochs as an array (epochs, blocks) of seconds; records without blocks have one per epoch."""
+    """Return the timed epochs as an array (epochs, blocks) of seconds; records without blocks
+    have one per epoch.
+    """
     epochs = record["epoch_seconds"]
     blocks = record["block_seconds"]
     whole = blocks and len(blocks) % len(epochs) == 0
@@ -44,18 +46,25 @@ def block_times(record: dict) -> np.ndarray:
 
 
 def seconds_of_epoch(runs: list[dict]) -> float:
-    """Return the geometric mean over runs of their mean epochs, so that two precisions divide to their ratio."""
+    """Return the geometric mean over runs of their mean epochs, so that two precisions divide to
+    their ratio.
+    """
     return geometric(fmean(run["epoch_seconds"]) for run in runs)
 
 
 def is_per_sample(own: dict, base: dict) -> bool:
-    """Return whether two runs are compared in seconds per sample: their batch sizes differ, or were searched."""
+    """Return whether two runs are compared in seconds per sample: their batch sizes differ, or
+    were searched.
+    """
     sizes = [record["settings"]["batch_size"] for record in (own, base)]
     return sizes[0] == "max" or sizes[0] != sizes[1]
 
 
 def total_ratio(own: dict, base: dict) -> float | None:
-    """Return how many times as fast a run is, by the total time of the epochs that both have; None if not known."""
+    """Return how many times as fast a run is, by the total time of the epochs that both have;
+
+    None if not known.
+    """
     count = min(len(own["epoch_seconds"]), len(base["epoch_seconds"]))
     ratio = sum(base["epoch_seconds"][:count]) / sum(own["epoch_seconds"][:count])
     if not is_per_sample(own, base):
@@ -65,7 +74,9 @@ def total_ratio(own: dict, base: dict) -> float | None:
 
 
 def block_ratios(own: dict, base: dict) -> np.ndarray:
-    """Return base over own as (epochs, blocks); whole epochs, per sample perhaps, where blocks are unequal work."""
+    """Return base over own as (epochs, blocks); whole epochs, per sample perhaps, where blocks
+    are unequal work.
+    """
     times, base_times = block_times(own), block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
@@ -94,7 +105,8 @@ def pairing_of(record: dict) -> tuple:
 def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
     """Return [(run, its counterpart)] of timed ok records with equal seed, repetition and GPU.
 
-    A counterpart is used once. Of several, that with the fewest other conditions is taken, then the newest.
+    A counterpart is used once. Of several, that with the fewest other conditions is taken, then the
+    newest.
     """
 
     def timed(records):
@@ -118,23 +130,28 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
 
 
 def paired_ratio(pairs: list[Pair]) -> dict | None:
-    """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
+    """Return how many times as fast the runs are as their counterparts, or None without usable
+    pairs.
 
-    Pairs of the same two processes, as of several seeds, count as one. Pairs that heat or hardware slowed are left out
-    where there are others. Eager times belong to a host, so from FEWEST_HOSTS on the host is the unit: the ratio is the
-    median of theirs, with Student's interval from FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any
-    host, so its unit stays the process. The keys:
+    Pairs of the same two processes, as of several seeds, count as one. Pairs that heat or hardware
+    slowed are left out where there are others. Eager times belong to a host, so from FEWEST_HOSTS
+    on the host is the unit: the ratio is the median of theirs, with Student's interval from
+    FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any host, so its unit stays the
+    process. The keys:
 
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
-    low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below FEWEST_PROCESSES
-    p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval could have told
+    low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below
+        FEWEST_PROCESSES
+    p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval
+        could have told
     processes, hosts, seeds: how many of each
     lowest, highest: the ends of the hosts' ratios
     seconds: the total time of the shortest run of either side
     median_ratio: the same mean of the median blocks
     apart: whether it parts from `ratio` by more than 2%
     differences: in which conditions the two sides differ, and how many pairs are left out
-    unlike, one_order, untrained: why no outcome is allowed, or None; a graph's times do not drift with the order
+    unlike, one_order, untrained: why no outcome is allowed, or None; a graph's times do not drift
+        with the order
     lost: that their quality is worse than the other side's, or None
     """
     fair = fairly_timed_pairs(pairs)
@@ -191,7 +208,10 @@ def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
 
 
 def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
-    """Return the mean logarithm of the ratios of each two processes. Records without a process are one each."""
+    """Return the mean logarithm of the ratios of each two processes.
+
+    Records without a process are one each.
+    """
     found: dict[tuple, list[float]] = {}
     for pair, ratio in ratios:
         key = tuple(record["process_id"] or id(record) for record in pair)
@@ -200,7 +220,9 @@ def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
 
 
 def interval_of(logarithms: list[float]) -> dict:
-    """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
+    """Return Student's intervals of the mean of logarithms, as ratios, and what they could have
+    told from 1.
+    """
     if len(logarithms) < FEWEST_PROCESSES:
         return dict.fromkeys(INTERVAL_FIELDS)
     ends = [*interval(logarithms, 0.95), *interval(logarithms, 0.9)]
@@ -210,7 +232,9 @@ def interval_of(logarithms: list[float]) -> dict:
 
 
 def unpaired_ratio(ratio: float) -> dict:
-    """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
+    """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which
+    nothing may be said.
+    """
     counts = dict.fromkeys(("processes", "hosts", "seeds", "seconds"), 0)
     same = dict.fromkeys(("ratio", "lowest", "highest", "median_ratio"), ratio)
     return dict.fromkeys(FIELDS) | counts | same | {"apart": False, "differences": []}

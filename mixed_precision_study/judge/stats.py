@@ -12,7 +12,9 @@ MANY_RATIOS = 10  # with more ratios in a report, those that are singled out are
 
 
 def exponential(logarithm: float) -> float:
-    """Return the exponential, of huge logarithms the largest that a record may hold: a broken record ends nothing."""
+    """Return the exponential, of huge logarithms the largest that a record may hold: a broken
+    record ends nothing.
+    """
     return math.exp(max(-LARGEST_LOGARITHM, min(LARGEST_LOGARITHM, logarithm)))
 
 

@@ -1,4 +1,6 @@
-"""How long a run trained until its metric on held-out data first reached a target, and what energy that took."""
+"""How long a run trained until its metric on held-out data first reached a target, and what
+energy that took.
+"""
 
 from statistics import fmean
 from typing import NamedTuple
@@ -15,7 +17,10 @@ class ToTarget(NamedTuple):
 
 
 def target_of(record: dict, own: float = 0.0) -> float | None:
-    """Return the metric that a run is to reach: `own`, or for 0 that of its experiment; None without one."""
+    """Return the metric that a run is to reach:
+
+    `own`, or for 0 that of its experiment; None without one.
+    """
     return (own or record["metric_target"]) if record["metric_better"] else None
 
 
@@ -31,7 +36,9 @@ def to_target(record: dict, target: float) -> ToTarget:
 
 
 def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:
-    """Return whether the epochs of `own` are faster, but not its way to the target, which it may never reach."""
+    """Return whether the epochs of `own` are faster, but not its way to the target, which it may
+    never reach.
+    """
     if not own or not base or not all(one.epochs for one in base):
         return False
     if fmean(one.epoch_seconds for one in own) >= fmean(one.epoch_seconds for one in base):

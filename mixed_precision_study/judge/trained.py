@@ -1,4 +1,6 @@
-"""Whether a run learned as its baseline did: the speed-up of one that did not is none, and quality lost is told."""
+"""Whether a run learned as its baseline did: the speed-up of one that did not is none, and
+quality lost is told.
+"""
 
 from collections.abc import Sequence
 from statistics import fmean, median
@@ -15,7 +17,9 @@ HALF = 0.5  # of the baseline's gain over chance
 
 
 def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> str | None:
-    """Return why one side of some pairs (run, base run) did not train: skipped steps, no metric or too little gain."""
+    """Return why one side of some pairs (run, base run) did not train: skipped steps, no metric
+    or too little gain.
+    """
     for side in (0, 1):
         reason = why_skipped([pair[side] for pair in pairs]) or why_no_metric(pairs, side)
         if reason:
@@ -24,25 +28,38 @@ def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> str | None:
 
 
 def why_skipped(records: Sequence[dict]) -> str | None:
-    """Return that too many steps of a run were skipped, or None. The run with the largest share counts."""
+    """Return that too many steps of a run were skipped, or None.
+
+    The run with the largest share counts.
+    """
     worst = max(records, key=skipped_fraction)
     if (worst["skipped_steps"] or 0) < FEW_SKIPPED or skipped_fraction(worst) < SKIPPED:
         return None
-    return f"{worst['precision']} did not train: {skipped_fraction(worst):.0%} of its steps were skipped"
+    return (
+        f"{worst['precision']} did not train: {skipped_fraction(worst):.0%} of its steps "
+        "were skipped"
+    )
 
 
 def why_no_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> str | None:
-    """Return that a run on one side has no finite last metric although it was evaluated, or None."""
+    """Return that a run on one side has no finite last metric although it was evaluated, or
+    None.
+    """
     for pair in pairs:
         record, other = pair[side], pair[1 - side]
         evaluated = record["metric"] or last_metric(other) is not None
         if evaluated and last_metric(record) is None:
-            return f"{record['precision']} did not train: its last {metric_name(record)} is missing or not finite"
+            return (
+                f"{record['precision']} did not train: its last {metric_name(record)} is "
+                "missing or not finite"
+            )
     return None
 
 
 def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
-    """Return that runs gained less than half of what their baseline, if it has learned, gained over chance."""
+    """Return that runs gained less than half of what their baseline, if it has learned, gained
+    over chance.
+    """
     gains = []
     for side in (0, 1):
         known = [gain_over_chance(settled(pair[side])) for pair in pairs]
@@ -79,9 +96,11 @@ def by_seed(records: Sequence[dict]) -> dict[int, float]:
 
 
 def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
-    """Return that runs end worse than a baseline that has learned, by more than the margin: "its accuracy ends at ...".
+    """Return that runs end worse than a baseline that has learned, by more than the margin: "its
+    accuracy ends at ...".
 
-    It must also be beyond the scatter of three seeds, but for precisions without fp32 weights. Else return None.
+    It must also be beyond the scatter of three seeds, but for precisions without fp32 weights. Else
+    return None.
     """
     own, base = by_seed(runs), by_seed(base_runs)
     if not has_learned(base_runs):

@@ -50,8 +50,9 @@ def judge(speedup: dict | None) -> str:
 def outcome_of(speedup: dict) -> str:
     """Return the outcome of a ratio with its intervals.
 
-    Where one side always ran first, a drift of the host looks like a difference or hides one. Equal eager runs drifted
-    by 1.4% from one to the next, and four precisions are up to three places apart. So nothing within 5% has an outcome.
+    Where one side always ran first, a drift of the host looks like a difference or hides one. Equal
+    eager runs drifted by 1.4% from one to the next, and four precisions are up to three places
+    apart. So nothing within 5% has an outcome.
     """
     one_order = bool(speedup.get("one_order"))
     within = speedup["low90"] > SAME_FROM and speedup["high90"] < SAME_TO and not one_order
@@ -68,7 +69,9 @@ def outcome_of(speedup: dict) -> str:
 
 
 def amount_of(record: dict, base: dict, speedup: dict, word: str) -> str:
-    """Return a ratio as text, with its interval, or with how few processes it rests on, and what it allows to say."""
+    """Return a ratio as text, with its interval, or with how few processes it rests on, and what
+    it allows to say.
+    """
     interval = TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
     if speedup["low"] is not None:
         interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
@@ -82,9 +85,11 @@ def amount_of(record: dict, base: dict, speedup: dict, word: str) -> str:
 
 
 def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
-    """Return one sentence on a run against its baseline: how much, what that allows to say, and (`with_reason`) why.
+    """Return one sentence on a run against its baseline: how much, what that allows to say, and
+    (`with_reason`) why.
 
-    What disturbed either run comes first, unless the run did not train, because then nothing is called faster.
+    What disturbed either run comes first, unless the run did not train, because then nothing is
+    called faster.
     """
     name, against = record["precision"], base["precision"]
     if record["status"] != "ok":
@@ -121,7 +126,10 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
     half = record["fp16_kernel_fraction"] or 0
     note = ""
     if name == "amp_bf16" and half >= DISTURBED:
-        note = f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in fp16)"
+        note = (
+            f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's "
+            "RNNs in fp16)"
+        )
     if reason := memory_reason(record, base):
         note += f"; {reason}"
     return f"{warning}{name} is {amount}; {because}{advice_of(case, record)}{note}."

@@ -1,4 +1,6 @@
-"""Power, clock, temperature and throttling of the GPU during the timed epochs, and their summary in the record."""
+"""Power, clock, temperature and throttling of the GPU during the timed epochs, and their summary
+in the record.
+"""
 
 import statistics
 import time
@@ -14,7 +16,9 @@ from .sampler import sampled
 
 @contextmanager
 def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
-    """Sample the GPU while the block runs and add {"seconds", "joules", "samples"} to `record.card_samples_all`."""
+    """Sample the GPU while the block runs and add {"seconds", "joules", "samples"} to
+    `record.card_samples_all`.
+    """
     gpu = NvmlGpu(record.gpu_uuid) if device.type == "cuda" else None
     if gpu is None or gpu.handle is None:
         record.card_reason = gpu.reason if gpu else "no GPU"

@@ -1,4 +1,6 @@
-"""The device, the software and the host: what is missing, what is used, what a record says about them."""
+"""The device, the software and the host: what is missing, what is used, what a record says about
+them.
+"""
 
 import functools
 import hashlib
@@ -21,7 +23,8 @@ from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
 
 
 def choose_device() -> Any:
-    """Choose the torch.device that everything runs on, print it and return it. Call it before this process uses a GPU.
+    """Choose the torch.device that everything runs on, print it and return it. Call it before this
+    process uses a GPU.
 
     Raises UserError if PyTorch is too old, or cannot use the GPU that run_all.py chose.
     """
@@ -40,16 +43,20 @@ def choose_device() -> Any:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
         raise UserError(
-            f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why."
+            f"run_all.py gave this run {given}, but PyTorch cannot use it; run "
+            "nvidia-smi and look why."
         )
     if device.type == "cuda":
         print(
-            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used."
+            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the "
+            "first is used."
         )
     else:
         print(
-            "No GPU: everything runs on the CPU. That checks the installation; the timings mean nothing. To get a GPU,"
-            " on Colab choose Runtime > Change runtime type > T4 GPU; on Kaggle choose Settings > Accelerator;"
+            "No GPU: everything runs on the CPU. That checks the installation; the "
+            "timings mean nothing. To get a GPU,"
+            " on Colab choose Runtime > Change runtime type > T4 GPU; on Kaggle choose "
+            "Settings > Accelerator;"
             " elsewhere install a driver and a CUDA build of PyTorch."
         )
     return device
@@ -66,10 +73,11 @@ def cpu_model() -> str | None:
 
 @functools.cache
 def host_identity() -> str | None:
-    """Return 12 hex digits that tell this host from others and give no name away; None where nothing identifies it.
+    """Return 12 hex digits that tell this host from others and give no name away; None where
+    nothing identifies it.
 
-    Containers may share a machine's identity, and machines made from one image their name as well. So the host's name
-    and the UUIDs of its GPUs go into the hash, too.
+    Containers may share a machine's identity, and machines made from one image their name as well.
+    So the host's name and the UUIDs of its GPUs go into the hash, too.
     """
     identity = platform.node() + "".join(sorted(uuid for _, uuid, _ in installed_gpus()))
     with suppress(OSError):

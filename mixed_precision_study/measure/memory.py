@@ -15,9 +15,11 @@ def reset_peaks(device: torch.device) -> None:
 
 
 def read_peaks(record: RunRecord, device: torch.device, suffix: str = "", unseen: int = 0) -> None:
-    """Raise the record's peaks, `peak_allocated<suffix>_mib` and `peak_reserved<suffix>_mib`, to those since the reset.
+    """Raise the record's peaks, `peak_allocated<suffix>_mib` and `peak_reserved<suffix>_mib`, to
+    those since the reset.
 
-    The peaks with warm-up are raised, too. `unseen` bytes are of a CUDA graph, which the allocator does not count.
+    The peaks with warm-up are raised, too. `unseen` bytes are of a CUDA graph, which the allocator
+    does not count.
     """
     if device.type != "cuda":
         return
@@ -55,7 +57,9 @@ def clear_tracebacks(error: BaseException | None) -> None:
 
 
 def read_device_memory(record: RunRecord, device: torch.device) -> None:
-    """Note the highest use of the whole device (MiB, from NVML) that was read, and that before this process."""
+    """Note the highest use of the whole device (MiB, from NVML) that was read, and that before
+    this process.
+    """
     if device.type != "cuda":
         record.device_memory_reason = "no GPU"
         return
@@ -70,9 +74,11 @@ def read_device_memory(record: RunRecord, device: torch.device) -> None:
 
 
 def read_context(record: RunRecord, device: torch.device) -> None:
-    """Note the memory of the CUDA context and libraries (MiB): the device's use less that of others and the allocator.
+    """Note the memory of the CUDA context and libraries (MiB): the device's use less that of others
+    and the allocator.
 
-    It is read after warm-up, when the libraries are loaded, so that a later reading can check the breakdown's sum.
+    It is read after warm-up, when the libraries are loaded, so that a later reading can check the
+    breakdown's sum.
     """
     if device.type != "cuda":
         return

@@ -1,4 +1,5 @@
-"""What NVML says about the GPUs: memory, clocks, processes, and whether one is lost. PyTorch is not needed.
+"""What NVML says about the GPUs: memory, clocks, processes, and whether one is lost. PyTorch is not
+needed.
 
 An unanswered question gives None and a reason, never 0.
 """
@@ -32,7 +33,8 @@ GPUS_BEFORE_USE: dict[str, dict] = {}
 class NvmlGpu:
     """One GPU, by its UUID (with or without "GPU-", as PyTorch prints it) or by NVML's own number.
 
-    If NVML cannot be asked, `handle` is None and `reason` says why. `lost` is NVML's message if it calls the GPU lost.
+    If NVML cannot be asked, `handle` is None and `reason` says why. `lost` is NVML's message if it
+    calls the GPU lost.
     """
 
     def __init__(self, uuid: str | None = None, number: int = 0):
@@ -88,9 +90,11 @@ class NvmlGpu:
 
 
 def others_of(pids: list[int] | None, own_is_there: bool) -> int | None:
-    """Return how many of the listed processes are not this one; None if the list must be incomplete.
+    """Return how many of the listed processes are not this one; None if the list must be
+    incomplete.
 
-    In a container NVML may list the host's process ids. If this process uses the GPU, one of them is taken for ours.
+    In a container NVML may list the host's process ids. If this process uses the GPU, one of them
+    is taken for ours.
     """
     if pids is None or (not pids and own_is_there):
         return None
@@ -103,9 +107,11 @@ def listed_gpus() -> list[NvmlGpu]:
 
 
 def remember_gpus() -> None:
-    """Note what others use on each GPU. Call it before this process uses one: later nobody can separate the two.
+    """Note what others use on each GPU. Call it before this process uses one: later nobody can
+    separate the two.
 
-    CUDA may number the GPUs in another order, and cannot be asked before it is in use. So all of them are read.
+    CUDA may number the GPUs in another order, and cannot be asked before it is in use. So all of
+    them are read.
     """
     for gpu in listed_gpus():
         uuid = (gpu.ask("UUID") or "").removeprefix("GPU-")
@@ -113,7 +119,9 @@ def remember_gpus() -> None:
 
 
 def gpu_before_use(uuid: str | None) -> dict:
-    """Return {"used_mib", "pids"} of a GPU before this process used it, None for what is not known."""
+    """Return {"used_mib", "pids"} of a GPU before this process used it, None for what is not
+    known.
+    """
     return GPUS_BEFORE_USE.get(str(uuid), {"used_mib": None, "pids": None})
 
 
@@ -122,7 +130,10 @@ class GpuLost(Exception):
 
 
 def used_mib(uuid: str) -> float | None:
-    """Return the MiB in use on a GPU, None if NVML does not know. Raises GpuLost if NVML says that it is gone."""
+    """Return the MiB in use on a GPU, None if NVML does not know.
+
+    Raises GpuLost if NVML says that it is gone.
+    """
     gpu = NvmlGpu(uuid)
     used = gpu.used_mib()
     if gpu.lost:
@@ -137,9 +148,11 @@ def cuda_of_driver() -> int | None:
 
 
 def is_lost(uuid: str, text: str, answered: bool) -> bool:
-    """Return whether a GPU on which a run failed is lost: NVML says so, or it is silent and the run's `text` says so.
+    """Return whether a GPU on which a run failed is lost: NVML says so, or it is silent and the
+    run's `text` says so.
 
-    If NVML `answered` before the run and is silent now, an unspecific CUDA error in the text is enough.
+    If NVML `answered` before the run and is silent now, an unspecific CUDA error in the text is
+    enough.
     """
     gpu = NvmlGpu(uuid)
     silent = gpu.used_mib() is None
@@ -150,7 +163,10 @@ def is_lost(uuid: str, text: str, answered: bool) -> bool:
 
 
 def memory_is_free(uuid: str, before: float | None) -> bool:
-    """Return whether a GPU uses no more memory than `before`, in MiB. True also if that is not known or it is lost."""
+    """Return whether a GPU uses no more memory than `before`, in MiB.
+
+    True also if that is not known or it is lost.
+    """
     used = NvmlGpu(uuid).used_mib()  # of a lost one the next run finds out
     return used is None or before is None or used <= before + 64
 

@@ -1,4 +1,6 @@
-"""The order of the precisions in a repetition: a row of a Latin square, the same whenever it is drawn again."""
+"""The order of the precisions in a repetition: a row of a Latin square, the same whenever it is
+drawn again.
+"""
 
 import random
 from collections.abc import Sequence
@@ -7,9 +9,10 @@ from collections.abc import Sequence
 def in_turn(items: Sequence, key: str, repetition: int) -> list:
     """Return the items in the order of one repetition, which depends on nothing but the arguments.
 
-    The orders are the rows of a Latin square (Williams, 1949): in as many repetitions as there are items, each item
-    comes once first, once second and so on. With an even number each also follows every other exactly once, so that
-    heat, or whatever else a run leaves behind, meets all of them alike. `key` shuffles the items beforehand.
+    The orders are the rows of a Latin square (Williams, 1949): in as many repetitions as there are
+    items, each item comes once first, once second and so on. With an even number each also follows
+    every other exactly once, so that heat, or whatever else a run leaves behind, meets all of them
+    alike. `key` shuffles the items beforehand.
     """
     count = len(items)
     shuffled = list(items)

@@ -14,7 +14,10 @@ NAMES_FOR_PIP = {"yaml": "PyYAML"}  # of others it is the module's
 
 
 class UserError(Exception):
-    """Something the user can mend. The message says what to do in one sentence; notebooks show no traceback."""
+    """Something the user can mend.
+
+    The message says what to do in one sentence; notebooks show no traceback.
+    """
 
     def _render_traceback_(self) -> list[str]:  # IPython prints this instead of a traceback
         return [f"Stopped: {self}"]

@@ -15,7 +15,9 @@ OTHER_WHEEL = (  # of CUDA 12.6, which ends with PyTorch 2.14
 
 
 def check_fp16(device: torch.device) -> str:
-    """Return "passed", or what is wrong with fp16 here: the GeForce GTX 16 series gives NaN in convolutions."""
+    """Return "passed", or what is wrong with fp16 here: the GeForce GTX 16 series gives NaN in
+    convolutions.
+    """
     generator = torch.Generator(device).manual_seed(0)
     image = torch.randn(7, 64, 32, 32, generator=generator, device=device)
     weight = torch.randn(64, 64, 3, 3, generator=generator, device=device)
@@ -30,7 +32,9 @@ def check_fp16(device: torch.device) -> str:
 
 
 def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
-    """Return what is shown of the device, the warnings, and the record fields; of the CPU only its name."""
+    """Return what is shown of the device, the warnings, and the record fields; of the CPU only
+    its name.
+    """
     if device.type != "cuda":
         return {"device": "CPU"}, [], {}
     properties = torch.cuda.get_device_properties(device)
@@ -61,7 +65,10 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         "driver": gpu.answer("SystemGetDriverVersion") or "unknown",
         "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
         "bf16": "native" if native else "emulated",
-        "free memory": f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of {properties.total_memory / MIB:,.0f} MiB",
+        "free memory": (
+            f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of "
+            f"{properties.total_memory / MIB:,.0f} MiB"
+        ),
         "others on the GPU": "unknown"
         if others is None
         else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
@@ -83,7 +90,10 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
 
 
 def clear_workspaces() -> None:
-    """Free cuBLAS's workspaces on every stream, or they count as memory of the next run. CUDA graphs end with it."""
+    """Free cuBLAS's workspaces on every stream, or they count as memory of the next run.
+
+    CUDA graphs end with it.
+    """
     if torch.cuda.is_initialized():
         torch._C._cuda_clearCublasWorkspaces()
 
@@ -94,9 +104,11 @@ def show_preflight(
     precisions: Iterable[str],
     check_supported: Callable[..., None],
 ) -> dict:
-    """Check the device within seconds, print what was found and which modes can run, and return fields for the records.
+    """Check the device within seconds, print what was found and which modes can run, and return
+    fields for the records.
 
-    check_supported(mode, execution, device, fp16_check) raises Unsupported with the reason where a mode cannot run.
+    check_supported(mode, execution, device, fp16_check) raises Unsupported with the reason where a
+    mode cannot run.
     """
     facts, warnings, fields = inspect_gpu(device)
     for name in precisions:

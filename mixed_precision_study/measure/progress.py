@@ -13,10 +13,12 @@ from ..store.files import written_whole
 
 @contextmanager
 def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tqdm]:
-    """Yield a bar over `total` steps (None: not known), which is shown at once and every `seconds` by a thread.
+    """Yield a bar over `total` steps (None: not known), which is shown at once and every `seconds`
+    by a thread.
 
-    So a step costs an addition to its `n`, and its `desc` says what is going on. If MIXED_PRECISION_PROGRESS names a
-    file, both are written there. run_all.py sets tqdm's own TQDM_DISABLE, so that nothing is drawn.
+    So a step costs an addition to its `n`, and its `desc` says what is going on. If
+    MIXED_PRECISION_PROGRESS names a file, both are written there. run_all.py sets tqdm's own
+    TQDM_DISABLE, so that nothing is drawn.
     """
     bar = tqdm(
         total=total,

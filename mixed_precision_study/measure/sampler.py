@@ -1,9 +1,11 @@
-"""Power, clock, temperature and throttling of a GPU, sampled ten times a second by a process of its own.
+"""Power, clock, temperature and throttling of a GPU, sampled ten times a second by a process of its
+own.
 
-    python -m mixed_precision_study.measure.sampler GPU-<uuid>     prints a line of JSON for each sample
+    python -m mixed_precision_study.measure.sampler GPU-<uuid>     prints a line of JSON for each
+    sample
 
-A thread in the training process made its loop 3% slower. The sampling process ends when its standard input closes,
-so also when the training process is killed.
+A thread in the training process made its loop 3% slower. The sampling process ends when its
+standard input closes, so also when the training process is killed.
 """
 
 import json
@@ -24,7 +26,9 @@ START_SECONDS = 5  # at most, until the first sample
 
 @contextmanager
 def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
-    """Sample the GPU about ten times a second while the block runs, then add the samples to `samples`."""
+    """Sample the GPU about ten times a second while the block runs, then add the samples to
+    `samples`.
+    """
     with tempfile.TemporaryFile("w+") as lines:
         command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", f"GPU-{uuid}"]
         # a folder, or a wheel
@@ -51,7 +55,9 @@ def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
 
 
 def print_samples(uuid: str) -> None:
-    """Print a sample of the GPU every 0.1 s until standard input closes; return at once if NVML cannot be asked."""
+    """Print a sample of the GPU every 0.1 s until standard input closes; return at once if NVML
+    cannot be asked.
+    """
     threading.Thread(target=exit_with_input, daemon=True).start()
     gpu = NvmlGpu(uuid)
     if gpu.handle is None:

@@ -1,4 +1,7 @@
-"""Times of an epoch, of its steps and of the start of a run. Nothing here waits for the GPU inside a timed epoch."""
+"""Times of an epoch, of its steps and of the start of a run.
+
+Nothing here waits for the GPU inside a timed epoch.
+"""
 
 import itertools
 import math
@@ -15,9 +18,11 @@ from ..store.record import RunRecord
 
 
 class StepClock:
-    """Times an epoch by the wall clock and each step on the device. It synchronises only at the two ends.
+    """Times an epoch by the wall clock and each step on the device. It synchronises only at the two
+    ends.
 
-    On a GPU, CUDA events mark the steps and are read after the epoch. On the CPU the wall clock marks them.
+    On a GPU, CUDA events mark the steps and are read after the epoch. On the CPU the wall clock
+    marks them.
     """
 
     def __init__(self, device: torch.device):
@@ -61,7 +66,8 @@ def count_syncs(
 ) -> float | None:
     """Call take_step(batch) `steps` times and return how often each waited for the GPU on average.
 
-    PyTorch counts the waits: torch.cuda.set_sync_debug_mode. On the CPU it is None, and no batch is asked for.
+    PyTorch counts the waits: torch.cuda.set_sync_debug_mode. On the CPU it is None, and no batch is
+        asked for.
     """
     if device.type != "cuda":
         return None
@@ -80,9 +86,11 @@ def count_syncs(
 
 
 def read_compiler(compiled: bool) -> dict:
-    """Return how many graphs torch.compile has made in this process, and how long it took, as {"graphs", "seconds"}.
+    """Return how many graphs torch.compile has made in this process, and how long it took, as
+    {"graphs", "seconds"}.
 
-    compiled: whether the model is. If it is not, both are 0, so that torch._dynamo need not be loaded.
+    compiled: whether the model is. If it is not, both are 0, so that torch._dynamo need not be
+        loaded.
     """
     if not compiled:
         return {"graphs": 0, "seconds": 0.0}
@@ -107,14 +115,18 @@ def waited_for(batches: Iterable, waits: list[float]) -> Iterator:
 
 
 def in_blocks(step_ms: list[float], blocks: int = 10) -> list[float]:
-    """Split an epoch into at most `blocks` parts with nearly equal numbers of steps; return their seconds."""
+    """Split an epoch into at most `blocks` parts with nearly equal numbers of steps; return
+    their seconds.
+    """
     blocks = min(blocks, len(step_ms))
     edges = [len(step_ms) * number // blocks for number in range(blocks + 1)]
     return [sum(step_ms[start:end]) / 1000 for start, end in itertools.pairwise(edges)]
 
 
 def summarise_times(record: RunRecord, samples_per_epoch: int) -> None:
-    """Fill in the step percentiles, the throughput and the fraction of time spent waiting for data."""
+    """Fill in the step percentiles, the throughput and the fraction of time spent waiting for
+    data.
+    """
     times = sorted(record.step_ms_all)
     record.step_ms_median = statistics.median(times)
     record.step_ms_p10 = times[int(0.1 * (len(times) - 1))]

@@ -1,4 +1,6 @@
-"""Section: what five articles measured beside the same ratio here: direction and size, with n and card."""
+"""Section: what five articles measured beside the same ratio here: direction and size, with n
+and card.
+"""
 
 import re
 from importlib.resources import files
@@ -31,11 +33,12 @@ ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precisio
 
 
 def read_articles() -> pd.DataFrame:
-    """Return the published figures, a row each: seconds, MiB and shares; NaN where the article says nothing.
+    """Return the published figures, a row each: seconds, MiB and shares; NaN where the article says
+    nothing.
 
-    `value` is that of `precision`, `value_baseline` that of `baseline`. `settings` are those that a run here must have,
-    as "name=value" parted by spaces; `settings_baseline` are those of the baseline where they differ. `untestable` says
-    why nothing here can test a figure.
+    `value` is that of `precision`, `value_baseline` that of `baseline`. `settings` are those that a
+    run here must have, as "name=value" parted by spaces; `settings_baseline` are those of the
+    baseline where they differ. `untestable` says why nothing here can test a figure.
     """
     with files(__package__).joinpath("articles.csv").open(encoding="utf-8") as opened:
         return pd.read_csv(opened)
@@ -62,7 +65,8 @@ def section(tables: Tables) -> Section:
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
     section.say(
-        f"{(~testable).sum()} of {len(articles)} published figures cannot be tested here: {reasons}."
+        f"{(~testable).sum()} of {len(articles)} published figures cannot be tested "
+        f"here: {reasons}."
     )
     missing = testable.sum() - len(matched)
     section.say(
@@ -72,7 +76,9 @@ def section(tables: Tables) -> Section:
 
 
 def add_times(section: Section, times: pd.DataFrame) -> None:
-    """Add the chart of speed-ups over fp32 and a sentence for each article; the title says how many hold."""
+    """Add the chart of speed-ups over fp32 and a sentence for each article; the title says how
+    many hold.
+    """
     times = times.assign(
         own=times["first"].str["ratio"],
         name=times["first"].str["name"],
@@ -96,7 +102,9 @@ def add_times(section: Section, times: pd.DataFrame) -> None:
 
 
 def held(theirs: float, ours: dict) -> str:
-    """Return whether the direction of an article's ratio holds here, as the middle of a sentence."""
+    """Return whether the direction of an article's ratio holds here, as the middle of a
+    sentence.
+    """
     if ours["low"] and ours["low"] <= 1 <= ours["high"]:
         return "is undecided"
     up, down = (
@@ -126,7 +134,8 @@ def theirs_of(row: Any) -> float:
 
 
 def claims(articles: pd.DataFrame) -> pd.DataFrame:
-    """Return articles.csv: a row for each published figure with ours, its interval or the range of its hosts, and n.
+    """Return articles.csv: a row for each published figure with ours, its interval or the range of
+    its hosts, and n.
 
     Both are told as change_of() tells them, and memory without a baseline in GiB.
     """
@@ -152,10 +161,11 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
 
 
 def counterparts(tables: Tables, row: Any) -> list[dict]:
-    """Return what was found here for a published figure, once for each model; empty where nothing is comparable.
+    """Return what was found here for a published figure, once for each model; empty where nothing
+    is comparable.
 
-    Of several comparisons the one with the article's precision counts, then that whose time has an interval, then that
-    with whole epochs, with the most processes, of the most similar length.
+    Of several comparisons the one with the article's precision counts, then that whose time has an
+    interval, then that with whole epochs, with the most processes, of the most similar length.
     """
     best: dict[str, tuple] = {}
     for number in fitting(tables, row, row.settings):
@@ -214,7 +224,9 @@ def beside(tables: Tables, row: Any, own: list[dict], base: list[dict]) -> dict[
 
 
 def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
-    """Return the numbers of the comparisons with the model, data, batch and settings of a published figure."""
+    """Return the numbers of the comparisons with the model, data, batch and settings of a
+    published figure.
+    """
     wanted = {"device_type": "cuda"}
     if row.quantity != "out of memory":
         wanted["memory_limit_gib"] = "0"
@@ -262,7 +274,9 @@ def figure_of(run: dict, quantity: str) -> float | None:
 
 
 def draw(times: pd.DataFrame) -> list[Figure]:
-    """Draw a line for each training: a diamond for ours, with its interval, and a ring for each article's card."""
+    """Draw a line for each training: a diamond for ours, with its interval, and a ring for each
+    article's card.
+    """
     used = times.assign(used=[found[0]["precision"] for found in times.ours])
     groups = list(used.groupby(["name", "batch", "used"], sort=False, dropna=False))
     ends = (
@@ -327,7 +341,9 @@ def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
 
 
 def table_rows(matched: pd.DataFrame) -> list[dict]:
-    """Return a row for each training of an article: time and memory in one cell, and other figures in rows below."""
+    """Return a row for each training of an article: time and memory in one cell, and other
+    figures in rows below.
+    """
     about = matched.quantity.where(~matched.quantity.isin(["time", "memory", "card memory"]), "")
     lines = []
     for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):

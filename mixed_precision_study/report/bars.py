@@ -1,4 +1,7 @@
-"""Section: bars of the seconds of an epoch and of peak memory. They begin at zero and carry their own units."""
+"""Section: bars of the seconds of an epoch and of peak memory.
+
+They begin at zero and carry their own units.
+"""
 
 import textwrap
 
@@ -32,7 +35,9 @@ BARS: dict = {
 
 
 def time_and_memory(bars: pd.DataFrame) -> list[Figure]:
-    """Draw the rows of bars_of() as bars, a panel of eight at most for each model and task, all equally wide."""
+    """Draw the rows of bars_of() as bars, a panel of eight at most for each model and task, all
+    equally wide.
+    """
     bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib"), float))
     panels = [
         panel
@@ -46,7 +51,9 @@ def time_and_memory(bars: pd.DataFrame) -> list[Figure]:
 
 
 def time_and_memory_note(bars: pd.DataFrame) -> str:
-    """Return what bars and marks of time and memory mean, as Markdown; it names only what is there."""
+    """Return what bars and marks of time and memory mean, as Markdown; it names only what is
+    there.
+    """
     texts = []
     if bars.runs.max() > 1:
         texts.append(
@@ -58,7 +65,9 @@ def time_and_memory_note(bars: pd.DataFrame) -> str:
 
 
 def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split the bars of a model into panels of whole blocks, with `x`, their place, and `block`, the name below."""
+    """Split the bars of a model into panels of whole blocks, with `x`, their place, and `block`,
+    the name below.
+    """
     rows = rows.assign(
         **{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in BAR_PARTS}
     )
@@ -79,7 +88,9 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure:
-    """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory where it is known."""
+    """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory
+    where it is known.
+    """
     # here, because it takes a second to load and most charts are drawn without it
     import seaborn as sns
 
@@ -128,7 +139,9 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
 
 
 def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: float) -> None:
-    """Write what a bar says above it, name it for tests, and draw the line from the fastest to the slowest run."""
+    """Write what a bar says above it, name it for tests, and draw the line from the fastest to
+    the slowest run.
+    """
     line = 0.13 * axes.get_ylim()[1] / inches  # height of a line of text
     for patch in (one for container in axes.containers for one in container):
         bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
@@ -166,7 +179,9 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
 
 
 def label_of(value: float, part: str) -> str:
-    """Return what stands above a bar: seconds with their unit, or GiB, with two or three significant digits."""
+    """Return what stands above a bar: seconds with their unit, or GiB, with two or three
+    significant digits.
+    """
     if part == "seconds":
         digits = 0 if value >= 99.5 else 1 if value >= 0.95 else 2
         return f"{value:.{digits}f} s"
@@ -174,7 +189,10 @@ def label_of(value: float, part: str) -> str:
 
 
 def section(tables: Tables) -> Section:
-    """Return the bars of the seconds of an epoch and of peak memory. On a CPU they say nothing, so there are none."""
+    """Return the bars of the seconds of an epoch and of peak memory.
+
+    On a CPU they say nothing, so there are none.
+    """
     section = Section("Time and memory", link="Time")
     bars = bars_of(tables)
     if tables.on_cpu or bars.empty or bars.model.nunique() > MOST_MODELS:

@@ -119,7 +119,9 @@ def picture_of(figures: list[Figure]) -> bytes:
 
 
 def drawing_of(figure: Figure, name: str, says: str) -> str:
-    """Return a figure as an SVG that stands in a page: with the page's colours and width, and ids of its own."""
+    """Return a figure as an SVG that stands in a page: with the page's colours and width, and
+    ids of its own.
+    """
     opened = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with chart_style():
@@ -143,7 +145,9 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
 
 
 def sheet_of(drawings: list[str], columns: int) -> str:
-    """Return drawings of drawing_of() as one SVG file in rows of `columns`, which follows dark pages by itself."""
+    """Return drawings of drawing_of() as one SVG file in rows of `columns`, which follows dark
+    pages by itself.
+    """
     boxes = re.compile(r'viewBox="0 0 (\S+) (\S+)"')
     sizes = [[float(side) for side in boxes.findall(one)[0]] for one in drawings]
     gap = 72 * GAP  # points, as the drawings have them
@@ -164,7 +168,8 @@ def sheet_of(drawings: list[str], columns: int) -> str:
     look = f"svg{{{colours}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
     pixels = f'width="{width * PIXELS / 72:.0f}" height="{height * PIXELS / 72:.0f}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {pixels}'
+        '<svg xmlns="http://www.w3.org/2000/svg" '
+        f'xmlns:xlink="http://www.w3.org/1999/xlink" {pixels}'
         f' viewBox="{-gap / 2:g} {-gap / 2:g} {width + gap:g} {height + gap:g}" overflow="visible">'
         f'<style>{look}</style><rect x="{-gap / 2:g}" y="{-gap / 2:g}" width="100%" height="100%"'
         f' style="fill:var(--paper)"/>{body}</svg>\n'

@@ -1,6 +1,8 @@
-"""Ratios as dots: a panel for each model, a row for each way to run it, and one log axis with a line at 1 for all.
+"""Ratios as dots: a panel for each model, a row for each way to run it, and one log axis with a
+line at 1 for all.
 
-A bar would begin at zero, where no ratio can be, so that a gain of 2% would look nearly as long as one of four times.
+A bar would begin at zero, where no ratio can be, so that a gain of 2% would look nearly as long as
+one of four times.
 """
 
 import math
@@ -25,12 +27,15 @@ LABEL_ROOM = 1.5  # factor of the axis that a label takes at the right of the la
 
 
 def dots(rows: pd.DataFrame) -> list[Figure]:
-    """Draw ratios, a figure for each `panel`. The axes of all are alike, so that panels can be compared by eye.
+    """Draw ratios, a figure for each `panel`. The axes of all are alike, so that panels can be
+    compared by eye.
 
-    rows: one for each dot: `panel` and `about`, its name and what is trained; `row`, the way it is run; `arm` with its
-    `colour` and `mark`; `ratio`, how many times as fast it is as its base; `label`, what stands beside it; `low` and
-    `high`, the ends of its interval or of the range of its hosts (NaN where there is none); `ranged`, whether they are
-    such a range; `seconds` of a row (NaN where none is shown) below the heading `takes`.
+    rows: one for each dot: `panel` and `about`, its name and what is trained; `row`, the way it is
+        run; `arm` with its
+    `colour` and `mark`; `ratio`, how many times as fast it is as its base; `label`, what stands
+    beside it; `low` and `high`, the ends of its interval or of the range of its hosts (NaN where
+    there is none); `ranged`, whether they are such a range; `seconds` of a row (NaN where none is
+    shown) below the heading `takes`.
     """
     ends = rows[["ratio", "low", "high"]]
     least = min(LEAST, 0.95 * ends.min(axis=None))
@@ -40,9 +45,11 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
 
 
 def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dots(): every arm of some bars_of() beside the fair base of its comparison.
+    """Return the rows of dots(): every arm of some bars_of() beside the fair base of its
+    comparison.
 
-    Rows of a model stand in the order of their base's seconds, so that each usually adds a setting to the one above.
+    Rows of a model stand in the order of their base's seconds, so that each usually adds a setting
+    to the one above.
     """
     found = bars[bars.ratio.notna() & ~bars.is_base]
     base = bars.set_index(["comparison", "arm"]).seconds
@@ -82,7 +89,9 @@ def dots_note(rows: pd.DataFrame) -> str:
 
 
 def draw_panel(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
-    """Draw one model: its name, what the dots are, and for each row its name, the base's seconds, and the dots."""
+    """Draw one model: its name, what the dots are, and for each row its name, the base's
+    seconds, and the dots.
+    """
     lines = panel.row.nunique() + len(panel)
     gaps = 0.5 * panel.row.nunique()
     about = textwrap.fill(str(panel.about.iloc[0]), 44)
@@ -111,7 +120,9 @@ def draw_panel(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
 
 
 def prepare(axes: Axes, limits: tuple[float, float]) -> None:
-    """Give a panel its line at 1, the ground of what is slower, the words beside the line, and its ticks."""
+    """Give a panel its line at 1, the ground of what is slower, the words beside the line, and
+    its ticks.
+    """
     axes.axvspan(limits[0], 1, color=GROUND, linewidth=0)
     axes.text(0.97, -0.4, "slower", ha="right", va="center", size=SIZE, color=SOFT)
     axes.text(1.03, -0.4, "faster", va="center", size=SIZE, color=SOFT)

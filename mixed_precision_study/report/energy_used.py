@@ -15,7 +15,9 @@ timed for at least {SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse step
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:
-    """Return the median of joules per 1,000 samples (`value`), and the `share` of the `baseline`'s by pairs."""
+    """Return the median of joules per 1,000 samples (`value`), and the `share` of the
+    `baseline`'s by pairs.
+    """
     known = timed_trainings(tables).dropna(subset="joules")
     keys = ["comparison", "arm"]
     medians = tables.bars.set_index(keys).joules.rename("value")

@@ -1,8 +1,9 @@
-"""The first screen: the finding as title, a card for each model, its ratios as dots, and what to run next.
+"""The first screen: the finding as title, a card for each model, its ratios as dots, and what to
+run next.
 
-Rules. A card shows both 16-bit formats of AMP, because choosing one after measuring would favour it. It shows them in
-the way of execution in which the faster one of those that lose no quality is fastest. On a CPU nothing is judged, so
-the screen lists what worked.
+Rules. A card shows both 16-bit formats of AMP, because choosing one after measuring would favour
+it. It shows them in the way of execution in which the faster one of those that lose no quality is
+fastest. On a CPU nothing is judged, so the screen lists what worked.
 """
 
 from typing import Any
@@ -36,7 +37,9 @@ def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
-    """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way of most cards."""
+    """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way
+    of most cards.
+    """
     if tables.on_cpu:
         return CPU, ""
     best = best_of(tables, bars)
@@ -81,7 +84,8 @@ def nothing_compared(tables: Tables) -> str:
 def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
     """Return what stands below the title: made-up data first, then the baseline and strict fp32.
 
-    Below another title than the finding, and where nothing is compared, stands what the study is about.
+    Below another title than the finding, and where nothing is compared, stands what the study is
+    about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
     if tables.on_cpu:
@@ -96,7 +100,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
             said.append(
-                f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast."
+                f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} "
+                "times as fast."
             )
     return " ".join(filter(None, said))
 
@@ -123,7 +128,9 @@ def each(clauses: dict[str, str]) -> str:
 
 
 def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
-    """Return a card for each model: name, task, the numbers of both formats, how, cost and quality."""
+    """Return a card for each model: name, task, the numbers of both formats, how, cost and
+    quality.
+    """
     cards = []
     first = tables.axis.bases[0]
     ratios = tables.ratios.set_index(["comparison", "arm", "base"]).ratio
@@ -204,7 +211,9 @@ def facts(tables: Tables) -> str:
 
 
 def worked(tables: Tables) -> list[dict]:
-    """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which failed."""
+    """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which
+    failed.
+    """
     rows = []
     for number, comparison in tables.comparisons.iterrows():
         ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
@@ -221,7 +230,9 @@ def worked(tables: Tables) -> list[dict]:
 
 
 def next_command(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return what to run next where a model was trained in eager mode alone and AMP gained little, else ""."""
+    """Return what to run next where a model was trained in eager mode alone and AMP gained
+    little, else "".
+    """
     groups = bars.groupby("model").way
     only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
     amp = only_eager[only_eager.arm.isin(AMP) & only_eager.ratio.notna()]
@@ -231,8 +242,10 @@ def next_command(tables: Tables, bars: pd.DataFrame) -> str:
         return ""
     models = listed([*slow.map(bare)], "and")
     return (
-        f"AMP gained little for {models}, because in eager mode the GPU waits for the CPU. As a CUDA graph it does not"
-        f" wait, so measure that next: `python run_all.py {tables.name or 'quick'} -p execution cuda_graph"
+        f"AMP gained little for {models}, because in eager mode the GPU waits for the "
+        "CPU. As a CUDA graph it does not"
+        f" wait, so measure that next: `python run_all.py {tables.name or 'quick'} -p "
+        "execution cuda_graph"
         " -p channels_last true`."
     )
 
@@ -241,13 +254,17 @@ def cpu_screen(screen: Section, tables: Tables) -> None:
     """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
     screen.table(worked(tables), common=("task", "run"))
     screen.say(
-        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a machine with an NVIDIA"
+        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown "
+        "here. On a machine with an NVIDIA"
         " GPU, or in a notebook of Colab or Kaggle with one, run `python run_all.py`."
     )
 
 
 def section(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
-    """Return the first screen. Where a study has a `subject`, its question, finding and figure open the report."""
+    """Return the first screen.
+
+    Where a study has a `subject`, its question, finding and figure open the report.
+    """
     bars = bars_of(tables)
     found, way = finding(tables, bars) if len(bars) else (nothing_compared(tables), "")
     opened = subject if subject and subject.parts and not tables.on_cpu else None
@@ -273,7 +290,8 @@ def section(tables: Tables, subject: Section | None = None, question: str = "") 
             screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
             bases = listed(list(rows.base_short.unique()))
             screen.say(
-                f"A dot says how many times as fast training is as in {bases} in the same row, whose"
+                f"A dot says how many times as fast training is as in {bases} in the "
+                "same row, whose"
                 f" seconds of an epoch stand at the right. {dots_note(rows)}"
             )
     return screen

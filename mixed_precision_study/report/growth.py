@@ -1,4 +1,6 @@
-"""Section: what mixed precision buys as one setting grows: a model's width or depth, the batch, the loss scale."""
+"""Section: what mixed precision buys as one setting grows: a model's width or depth, the batch,
+the loss scale.
+"""
 
 import math
 import re
@@ -39,7 +41,9 @@ TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "l
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
-    """Return (axis, size, kind of model) of a comparison in a setting that grows, or None where it has no size."""
+    """Return (axis, size, kind of model) of a comparison in a setting that grows, or None where
+    it has no size.
+    """
     model, value = str(settings["model"]), settings.get(setting)
     if setting == "model" and (found := re.search("|".join(VIT), model)):
         return "width", VIT[found[0]], model.partition("_")[0]
@@ -50,7 +54,8 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
 
 
 def families_of(tables: Tables) -> list[pd.DataFrame]:
-    """Return the parts of `comparisons` that grow over three sizes or more, in order, with `axis`, `size` and `family`.
+    """Return the parts of `comparisons` that grow over three sizes or more, in order, with `axis`,
+    `size` and `family`.
 
     Of several at one size the first is that of most precisions, energies and runs.
     """
@@ -91,9 +96,11 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
 
 
 def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
-    """Return by how many nats (above) the last losses of ok runs are above those of a base in the median, or None.
+    """Return by how many nats (above) the last losses of ok runs are above those of a base in the
+    median, or None.
 
-    It is inconclusive where equal runs scatter by its distance from the bar. The largest `certain` tells most.
+    It is inconclusive where equal runs scatter by its distance from the bar. The largest `certain`
+    tells most.
     """
     ends = [[run["train_loss"][-1] for run in runs if run["train_loss"]] for runs in (own, base)]
     if not all(ends):
@@ -118,9 +125,11 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each size, arm and simpler arm (`base`), of whose memory and energy it has shares.
+    """Return a row for each size, arm and simpler arm (`base`), of whose memory and energy it has
+    shares.
 
-    The loss is from `loss_comparison`, whose runs have learned and differ least; all else is from `comparison`.
+    The loss is from `loss_comparison`, whose runs have learned and differ least; all else is from
+    `comparison`.
     """
     ok = tables.trainings[tables.trainings.timed & tables.trainings.comparison.isin(family.index)]
     shown = [arm for arm in tables.arms if arm in set(ok.arm)]
@@ -146,7 +155,9 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
 
 
 def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars_of() a family that have a ratio over TF32, or fp32 where there is none, with their `size`."""
+    """Return the bars_of() a family that have a ratio over TF32, or fp32 where there is none,
+    with their `size`.
+    """
     sizes = family.drop_duplicates("size")["size"]
     bars = bars_of(tables, sizes.index).dropna(subset="ratio")
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
@@ -155,7 +166,9 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
 def draw_lines(
     rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str
 ) -> Figure:
-    """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a point has no interval."""
+    """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a
+    point has no interval.
+    """
     figure, axes = plt.subplots(figsize=(PANEL, 2.8), layout="constrained")
     axes.axhline(1, color=SOFT, linewidth=1)
     for name, (text, colour) in looks.items():
@@ -192,7 +205,9 @@ def draw_lines(
 
 
 def finding_of(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its precision is faster, or how one changes if nothing is judged."""
+    """Return from which size of each family on its precision is faster, or how one changes if
+    nothing is judged.
+    """
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
     claims = []
@@ -222,7 +237,9 @@ def texts(column: Iterable, form: str) -> list[str]:
 
 
 def ratio_texts(rows: pd.DataFrame) -> list[str]:
-    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there is no ratio."""
+    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there
+    is no ratio.
+    """
     limits = [
         f" ({low:.2f}–{high:.2f})" if low == low else ""
         for low, high in rows[["low", "high"]].to_numpy(float)
@@ -231,7 +248,9 @@ def ratio_texts(rows: pd.DataFrame) -> list[str]:
 
 
 def section(tables: Tables) -> Section:
-    """Return the charts and the table over what the study lets grow, the largest batches, and the loss scales."""
+    """Return the charts and the table over what the study lets grow, the largest batches, and
+    the loss scales.
+    """
     section = Section("Growth")
     if families := families_of(tables):
         add_growth(section, tables, families)
@@ -243,7 +262,10 @@ def section(tables: Tables) -> Section:
 
 
 def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -> None:
-    """Add a panel for each family, one more for fp8 over bf16, and the table. The title is the finding."""
+    """Add a panel for each family, one more for fp8 over bf16, and the table.
+
+    The title is the finding.
+    """
     pairs = pd.concat([pairs_of(tables, family) for family in families], ignore_index=True)
     told = pairs.dropna(subset="ratio")
     own = next(
@@ -268,7 +290,10 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
             draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
         )
     section.chart(figures, "growth", section.finding or "Speed-up over what grows")
-    dashes = "A line is dashed where a point has no interval, because it rests on too few processes or hosts."
+    dashes = (
+        "A line is dashed where a point has no interval, because it rests on too few "
+        "processes or hosts."
+    )
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
     section.say(
@@ -294,7 +319,9 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
 
 
 def largest_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest that was `too_large`."""
+    """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest
+    that was `too_large`.
+    """
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
     runs = [tables.runs(one.comparison, one.arm) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
@@ -313,11 +340,16 @@ def largest_of(tables: Tables) -> pd.DataFrame:
 
 
 def add_largest(section: Section, tables: Tables) -> None:
-    """Add the table of the largest batches: how far each precision comes, and what that gains per sample."""
+    """Add the table of the largest batches: how far each precision comes, and what that gains
+    per sample.
+    """
     rows = largest_of(tables)
     gain = (rows.batch / rows.base_batch)[rows.arm.isin(AMP)].dropna()
     if len(gain) and not section.finding:
-        section.finding = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
+        section.finding = (
+            f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples "
+            "at once"
+        )
     section.say(ABOUT_LARGEST)
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
@@ -333,7 +365,10 @@ def add_largest(section: Section, tables: Tables) -> None:
 
 
 def add_scales(section: Section, tables: Tables) -> None:
-    """Add one sentence and the table of the sweeps of three fixed loss scales or more; `fixed` is NaN for dynamic."""
+    """Add one sentence and the table of the sweeps of three fixed loss scales or more;
+
+    `fixed` is NaN for dynamic.
+    """
     runs = tables.trainings[
         tables.trainings.precision.str.contains("fp16") & (tables.trainings.comparison >= 0)
     ]
@@ -355,7 +390,10 @@ def add_scales(section: Section, tables: Tables) -> None:
     if rows.empty:
         return
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
-    said = f"{well} of {len(scales)} trainings at fixed loss scales from {span(list(scales), '{:,.10g}')} ended well"
+    said = (
+        f"{well} of {len(scales)} trainings at fixed loss scales from "
+        f"{span(list(scales), '{:,.10g}')} ended well"
+    )
     section.finding = section.finding or said
     section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {

@@ -40,7 +40,9 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
 
 
 def finding(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return how many times as fast each compared arm answers as its base, for one sample and for a batch."""
+    """Return how many times as fast each compared arm answers as its base, for one sample and
+    for a batch.
+    """
     values = bars.set_index("arm")
     base = next((one for one in reversed(tables.axis.bases) if one in values.index), "")
     texts = []
@@ -53,13 +55,16 @@ def finding(tables: Tables, bars: pd.DataFrame) -> str:
         if len(times):
             texts.append(
                 f"{tables.called(arm)} is {span(list(1 / times.value), '{:.2f}')} times as fast as"
-                f" {tables.called(base)} for one sample and {span(list(times.rate), '{:.2f}')} times for a batch"
+                f" {tables.called(base)} for one sample and "
+                f"{span(list(times.rate), '{:.2f}')} times for a batch"
             )
     return "; ".join(texts)
 
 
 def section(tables: Tables) -> Section:
-    """Return bars of latency, and a table; the section is absent where the study is not about inference."""
+    """Return bars of latency, and a table; the section is absent where the study is not about
+    inference.
+    """
     asked = tables.show.get("inference") and len(tables.comparisons)
     bars = inference_bars(tables) if asked else pd.DataFrame()
     if bars.empty:

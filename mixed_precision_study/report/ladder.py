@@ -1,4 +1,6 @@
-"""Section: one thing added at a time, step by step, and the same training executed in another way."""
+"""Section: one thing added at a time, step by step, and the same training executed in another
+way.
+"""
 
 from collections.abc import Iterator
 from itertools import product
@@ -37,7 +39,9 @@ LIMITS = ("ratio", "low", "high", "outcome")
 
 
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
-    """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is another training."""
+    """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is
+    another training.
+    """
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL_WAY[name] for step in steps for name in step if name in USUAL_WAY}
     family = family[family.batch == family.batch.min()]
@@ -60,7 +64,10 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() each step of all ladders: `ratio` is over the first, `gain_...` over the one before."""
+    """Return the bars_of() each step of all ladders:
+
+    `ratio` is over the first, `gain_...` over the one before.
+    """
     steps = tables.show.get("steps", ())
     named = {step["label"]: len(as_list(step.get("precision"))) for step in steps}
     settings = {name for step in steps for name in step} - {"label", "precision"}
@@ -82,7 +89,9 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 
 
 def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dots() of the steps that ended well: over the first step, and over the one before in words."""
+    """Return the rows of dots() of the steps that ended well: over the first step, and over the
+    one before in words.
+    """
     known = steps[steps.seconds.notna()]
     gains = known.gain_ratio.map(lambda gain: "" if pd.isna(gain) else f", step {gain:.2f}×")
     ratios = known.ratio.astype(float).fillna(1.0)
@@ -100,7 +109,9 @@ def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dots() of ways that differ in one setting: each over the way without it."""
+    """Return the rows of dots() of ways that differ in one setting: each over the way without
+    it.
+    """
     ranged = ways.outcome == FEW_HOSTS
     marks = {arm: MARKERS[place % len(MARKERS)] for place, arm in enumerate(ways.arm.unique())}
     return ways.assign(
@@ -220,7 +231,8 @@ def section(tables: Tables) -> Section:
             "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(
-            "Two trainings that differ in one setting alone are compared, so the ratio is what it gains."
+            "Two trainings that differ in one setting alone are compared, so the ratio "
+            "is what it gains."
         )
         section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
     return section

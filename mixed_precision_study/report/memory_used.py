@@ -24,7 +24,10 @@ WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
 def memory_parts_of(record: dict) -> dict[str, float]:
-    """Return {part: GiB} of a run. It is empty where a part is negative, or none is known but the overhead."""
+    """Return {part: GiB} of a run.
+
+    It is empty where a part is negative, or none is known but the overhead.
+    """
     parts = {}
     for part, names in MEMORY_PARTS.items():
         known = [mib for name in names if (mib := record[f"ledger_{name}_mib"]) is not None]
@@ -49,11 +52,16 @@ def finding(tables: Tables) -> str:
         for name, saved in own.groupby(names, sort=False).saved
     ]
     bases = [tables.called(base) for base in tables.axis.bases if base in set(own.base)]
-    return f"Peak memory of {tables.subject or 'the compared arms'} against {listed(bases)}: {', '.join(changes)}"
+    return (
+        f"Peak memory of {tables.subject or 'the compared arms'} against {listed(bases)}: "
+        f"{', '.join(changes)}"
+    )
 
 
 def section(tables: Tables) -> Section:
-    """Return the bars of what fills the memory; the section is absent where no run has a breakdown."""
+    """Return the bars of what fills the memory; the section is absent where no run has a
+    breakdown.
+    """
     rows = ok_trainings(tables) if len(tables.comparisons) else pd.DataFrame()
     middle = (
         middle_runs(rows, lambda record: sum(memory_parts_of(record).values()))
@@ -82,7 +90,8 @@ def section(tables: Tables) -> Section:
     most = warm.loc[warm.growth.idxmax()]
     if most.growth >= WARMS_UP_TO:
         section.say(
-            f"The warm-up takes up to {most.growth:.1f} times the peak of training, because cuDNN tries its algorithms "
+            f"The warm-up takes up to {most.growth:.1f} times the peak of training, "
+            "because cuDNN tries its algorithms "
             f"there: {most.warm:,.2f} GiB for {most['name']}."
         )
     return section

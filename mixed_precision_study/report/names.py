@@ -1,4 +1,7 @@
-"""Names for people: of precisions, models, tasks, ways of execution and settings. Keys stand in the CSV files alone."""
+"""Names for people: of precisions, models, tasks, ways of execution and settings.
+
+Keys stand in the CSV files alone.
+"""
 
 from collections.abc import Sequence
 
@@ -61,7 +64,9 @@ def bare(model: str) -> str:
 
 
 def task_name(record: dict, sized: bool = True) -> str:
-    """Return data and (`sized`) batch of a record, such as "CIFAR-10, batch 128"; made-up data are named."""
+    """Return data and (`sized`) batch of a record, such as "CIFAR-10, batch 128"; made-up data
+    are named.
+    """
     key = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
     data = record["data_title"] or ("made-up data" if key == "synthetic" else key)
     if record["synthetic"] and key != "synthetic":

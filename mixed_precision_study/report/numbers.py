@@ -15,7 +15,9 @@ MANY = 30
 
 
 def section(tables: Tables) -> Section:
-    """Return a row for each precision of each comparison, whose first cell links to a record, and the CSV files."""
+    """Return a row for each precision of each comparison, whose first cell links to a record,
+    and the CSV files.
+    """
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
@@ -45,12 +47,16 @@ def section(tables: Tables) -> Section:
         section.table(
             rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
         )
-        many = f" Steps, memory and energy have no charts where there are more than {MANY} comparisons."
+        many = (
+            f" Steps, memory and energy have no charts where there are more than {MANY} "
+            "comparisons."
+        )
         ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
         section.say(
-            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean absolute error."
-            f" [trainings.csv](trainings.csv) has a row for each training with all that was recorded{ratios}."
-            + (many if len(tables.comparisons) > MANY else "")
+            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean "
+            "absolute error."
+            " [trainings.csv](trainings.csv) has a row for each training with all that "
+            f"was recorded{ratios}." + (many if len(tables.comparisons) > MANY else "")
         )
     return section
 
@@ -65,7 +71,9 @@ def is_beside(tables: Tables, path: str) -> bool:
 
 
 def cell(value: float | None, form: str = "") -> str:
-    """Return a number with three significant digits or in the given form, "-" where it is not known."""
+    """Return a number with three significant digits or in the given form, "-" where it is not
+    known.
+    """
     if value is None or pd.isna(value):
         return "-"
     return form.format(value) if form else short(value)

@@ -1,4 +1,6 @@
-"""The page of a report: the outputs of an executed summary notebook as HTML, in the form of report/template."""
+"""The page of a report: the outputs of an executed summary notebook as HTML, in the form of
+report/template.
+"""
 
 import json
 import re
@@ -13,7 +15,9 @@ TERMINAL_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 
 
 def write_page(notebook: str | Path) -> None:
-    """Write the page of an executed notebook beside it. nbconvert would parse it once more, which takes a second."""
+    """Write the page of an executed notebook beside it. nbconvert would parse it once more,
+    which takes a second.
+    """
     notebook = Path(notebook)
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
     environment = jinja2.Environment(loader=loader)  # noqa: S701  # the template escapes what is no HTML

@@ -1,4 +1,6 @@
-"""Horizontal bars for the sections why, memory, energy and inference: a narrow panel per model, on one scale."""
+"""Horizontal bars for the sections why, memory, energy and inference: a narrow panel per model,
+on one scale.
+"""
 
 from collections.abc import Callable
 from textwrap import shorten
@@ -17,9 +19,11 @@ PANELS, BLOCKS = 6, 6  # further models, and further comparisons of a model, are
 
 
 def ok_trainings(tables: Tables) -> pd.DataFrame:
-    """Return the trainings at a fixed batch size that ended well, with name, task and `block`, in the report's order.
+    """Return the trainings at a fixed batch size that ended well, with name, task and `block`, in
+    the report's order.
 
-    A block is a comparison, named by its way and by what is special. A study of executions has one precision, too.
+    A block is a comparison, named by its way and by what is special. A study of executions has one
+    precision, too.
     """
     chosen = tables.comparisons if tables.show.get("execution") else tables.charted
     chosen = chosen[chosen.batch.astype(str) != "max"]
@@ -46,7 +50,9 @@ def timed_trainings(tables: Tables) -> pd.DataFrame:
 
 
 def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.DataFrame:
-    """Return the training with the median of `size(record)` per comparison and arm, of those above 0."""
+    """Return the training with the median of `size(record)` per comparison and arm, of those
+    above 0.
+    """
     known = rows.assign(size=[size(record) or 0 for record in rows.record]).query("size > 0")
     known = known.sort_values("size", kind="stable")
     groups = known.groupby(["comparison", "arm"])["size"]
@@ -58,8 +64,9 @@ def add_panels(
 ) -> None:
     """Add a narrow figure per model with horizontal bars of all its comparisons on one scale.
 
-    `bars` has the columns of `ok_trainings`, `label` and `note` (texts at the right), and a column for each of `parts`
-    ({column: colour}), which are stacked. Without `parts` the column `value` is drawn in the colour of the arm.
+    `bars` has the columns of `ok_trainings`, `label` and `note` (texts at the right), and a column
+    for each of `parts` ({column: colour}), which are stacked. Without `parts` the column `value` is
+    drawn in the colour of the arm.
     """
     models = bars.groupby(["name", "task"], sort=False)
     largest = models.size().nlargest(PANELS).index
@@ -78,7 +85,8 @@ def add_panels(
     every = bars.comparison.nunique()
     if len(drawn) < every:
         section.say(
-            f"The charts show {len(drawn)} of {every} comparisons, because more would crowd the page."
+            f"The charts show {len(drawn)} of {every} comparisons, because more would "
+            "crowd the page."
         )
 
 

@@ -1,4 +1,6 @@
-"""Where a report may be written: over what an earlier report left, and never over a file of a person's."""
+"""Where a report may be written: over what an earlier report left, and never over a file of a
+person's.
+"""
 
 import re
 import time
@@ -15,7 +17,8 @@ MARKS = {  # pattern that a file of a report has in its first MiB, and a person'
 
 
 def of_a_report(path: Path, mark: bytes = b"") -> bool:
-    """Return whether an earlier report wrote this file, as its contents show, or nothing stands there.
+    """Return whether an earlier report wrote this file, as its contents show, or nothing stands
+    there.
 
     `mark` is the pattern of its contents, by default that of its ending in MARKS. A link
     stands for nothing, because written_whole() replaces it and leaves alone what it leads to.
@@ -46,7 +49,10 @@ def check_place(folder: Path, notebook: Path) -> None:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Make room for a file of a report. Return where a file of a person's is kept now, else None."""
+    """Make room for a file of a report.
+
+    Return where a file of a person's is kept now, else None.
+    """
     if of_a_report(path):
         path.unlink(missing_ok=True)
         return None

@@ -1,4 +1,6 @@
-"""Section: what the numbers rest on: runs that failed, records that were left out, hardware, software and method."""
+"""Section: what the numbers rest on: runs that failed, records that were left out, hardware,
+software and method.
+"""
 
 from textwrap import shorten
 
@@ -72,7 +74,8 @@ def section(tables: Tables) -> Section:
         section.table(left_out, "Records that were left out")
     if tables.other_code:
         section.say(
-            f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another state of their notebook than its"
+            f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another "
+            "state of their notebook than its"
             " newest. Those that run_all.py had set aside are left out, the others are used."
         )
     records = pd.DataFrame(
@@ -90,7 +93,8 @@ def section(tables: Tables) -> Section:
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
             section.say(
-                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv says which ratios do."
+                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv "
+                "says which ratios do."
             )
     section.say(METHOD)
     return section

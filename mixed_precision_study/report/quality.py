@@ -1,4 +1,6 @@
-"""Section: how far each precision ends from fp32 in quality, in units of a margin that was fixed beforehand."""
+"""Section: how far each precision ends from fp32 in quality, in units of a margin that was fixed
+beforehand.
+"""
 
 import textwrap
 from itertools import zip_longest
@@ -26,7 +28,9 @@ SAME_CURVE = 0.05  # of the fall of fp32's loss
 
 
 def section(tables: Tables) -> Section:
-    """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
+    """Return the differences from fp32, or why quality cannot be judged, and how the trainings
+    went.
+    """
     section = Section("Quality")
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
@@ -61,7 +65,10 @@ def section(tables: Tables) -> Section:
 
 
 def row_of(case: dict) -> dict[str, str]:
-    """Return a difference from fp32 and its margin as texts. The 90% interval decides on equivalence."""
+    """Return a difference from fp32 and its margin as texts.
+
+    The 90% interval decides on equivalence.
+    """
     scale, unit, form = (100, "%", "+.1f") if case["is_ratio"] else (1, "", "+.4f")
     if case["metric"] == "accuracy":
         scale, unit, form = 100, " points", "+.2f"
@@ -81,7 +88,9 @@ def row_of(case: dict) -> dict[str, str]:
 
 @chart_style()
 def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
-    """Draw a row per precision with its 90% interval in margins: worse is at the left and better at the right."""
+    """Draw a row per precision with its 90% interval in margins: worse is at the left and better
+    at the right.
+    """
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
     name = textwrap.fill(cases.label.iloc[0], 44)
@@ -131,7 +140,10 @@ def say_unlearned(section: Section, tables: Tables) -> None:
 
 
 def median_curve(runs: list[dict]) -> dict[int, float]:
-    """Return {epoch: median of the training losses}. It is no data frame, because those of a report took a second."""
+    """Return {epoch: median of the training losses}.
+
+    It is no data frame, because those of a report took a second.
+    """
     curve = {}
     for epoch, losses in enumerate(zip_longest(*(run["train_loss"] for run in runs))):
         if known := [loss for loss in losses if loss is not None]:
@@ -140,7 +152,9 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
 
 
 def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, float]:
-    """Return {arm: its largest distance from the base in late epochs / the fall of the base's loss}."""
+    """Return {arm: its largest distance from the base in late epochs / the fall of the base's
+    loss}.
+    """
     base = curves.pop(first, {})
     epochs = sorted(set(base).union(*curves.values()))
     fall = max(base.values(), default=0) - min(base.values(), default=0)
@@ -155,7 +169,9 @@ def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, f
 
 
 def say_curves(section: Section, tables: Tables) -> None:
-    """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
+    """Say whether the losses fall as in fp32, by the medians in the second half of the training,
+    or which do not.
+    """
     apart: dict[str, float] = {}
     base_name = tables.called(tables.axis.bases[0])
     for number, title in tables.comparisons.title.items():
@@ -169,18 +185,22 @@ def say_curves(section: Section, tables: Tables) -> None:
         how = "in the second half of training, medians differ by at most"
         how += f" {max(same):.1%} of the fall of {base_name}'s loss"
         section.say(
-            f"The training losses follow those of {base_name}{' in most cases' if others else ''}: {how}."
+            "The training losses follow those of "
+            f"{base_name}{' in most cases' if others else ''}: {how}."
         )
     if others:
         section.say(
-            f"In the second half of training, these losses are further from those of {base_name}: {'; '.join(others)}."
+            "In the second half of training, these losses are further from those of "
+            f"{base_name}: {'; '.join(others)}."
         )
 
 
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
-    """Add what each precision needed to reach the same metric, and name those of which only epochs are faster.
+    """Add what each precision needed to reach the same metric, and name those of which only epochs
+    are faster.
 
-    Seconds and joules are those of timed_runs(), as everywhere, but every run counts for the epochs.
+    Seconds and joules are those of timed_runs(), as everywhere, but every run counts for the
+    epochs.
     """
     rows = []
     for number, label in labels.items():
@@ -214,7 +234,9 @@ def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
 
 
 def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:
-    """Return the cells of a precision: what all its runs reached, and the means of the timed ones."""
+    """Return the cells of a precision: what all its runs reached, and the means of the timed
+    ones.
+    """
     epochs = [one.epochs for one in own if one.epochs]
     seconds = [one.seconds for one in timed if one.seconds]
     joules = [one.joules for one in timed if one.joules is not None]

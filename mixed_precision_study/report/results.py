@@ -1,4 +1,6 @@
-"""How an experiment notebook shows its own result: a picture, one table, and a sentence per precision."""
+"""How an experiment notebook shows its own result: a picture, one table, and a sentence per
+precision.
+"""
 
 import re
 import sys
@@ -25,7 +27,9 @@ PICTURE_WIDTH = 330  # pixels of the picture
 
 
 def tables_of(records: list[RunRecord]) -> Tables:
-    """Return the tables of one notebook's run: one comparison, in which no run is compared by its place."""
+    """Return the tables of one notebook's run: one comparison, in which no run is compared by
+    its place.
+    """
     flat = [flat_record(record) | {"runs_before_in_process": None} for record in records]
     # the first one names the model
     flat.sort(key=lambda one: (one["status"] != "ok", ORDER.index(one["precision"])))
@@ -47,7 +51,9 @@ def bars_in(tables: Tables) -> pd.DataFrame:
 
 
 def results_table(records: list[RunRecord]) -> pd.DataFrame:
-    """Return the result as texts, a row per precision: a gap is empty, and a column of gaps is left out."""
+    """Return the result as texts, a row per precision: a gap is empty, and a column of gaps is
+    left out.
+    """
     tables = tables_of(records)
     bars, first = (
         bars_in(tables),
@@ -108,7 +114,10 @@ def read_results(records: list[RunRecord]) -> str:
         if one.runs_before_in_process is not None
     }
     if len(order) > 1:
-        text = f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this order."
+        text = (
+            f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in "
+            "this order."
+        )
         items.insert(
             0, f"{text} One run of each gives no interval, so a small difference may be chance."
         )

@@ -1,7 +1,9 @@
-"""What a section of the report returns: sentences, tables, cards and charts, each of which a notebook can show.
+"""What a section of the report returns: sentences, tables, cards and charts, each of which a
+notebook can show.
 
-The page (report/template) is made of the same outputs. What it shows in its own way, such as charts as SVG, stands in
-the metadata of an output, which notebooks ignore: GitHub would prefer an SVG to the PNG, and shows it on any ground.
+The page (report/template) is made of the same outputs. What it shows in its own way, such as charts
+as SVG, stands in the metadata of an output, which notebooks ignore: GitHub would prefer an SVG to
+the PNG, and shows it on any ground.
 """
 
 import html
@@ -98,7 +100,10 @@ class Table:
             body += f"<tr>{cell('td', *first, href=link)}{''.join(cell('td', *one) for one in others)}</tr>"
         kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        page = f'<table class="{kinds}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        page = (
+            "<table "
+            f'class="{kinds}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        )
         page = f'<figure class="table">{page}</figure>'
         if self.folded and len(self.rows) > ROWS_IN_SIGHT:
             name = html.escape(self.folded)
@@ -111,7 +116,10 @@ class Table:
 
 
 def is_numeric(column: Iterable[object]) -> bool:
-    """Return whether the cells of a column are numbers, with a unit perhaps. Some may be empty or a dash."""
+    """Return whether the cells of a column are numbers, with a unit perhaps.
+
+    Some may be empty or a dash.
+    """
     texts = {str(value).strip() for value in column} - {"", "-"}
     return bool(texts) and all(
         re.match(r"[-+~\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts
@@ -132,7 +140,9 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
 
 @dataclass
 class Cards:
-    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, and `numbers` by format."""
+    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, and
+    `numbers` by format.
+    """
 
     cards: list[dict]
 
@@ -153,7 +163,8 @@ class Cards:
             )
             said = ", ".join(f"{key} {number}" for key, number in card["numbers"].items())
             texts.append(
-                f"{card['name']}, {card['task']}: {said} {card['against']}; {'; '.join(card['lines'])}"
+                f"{card['name']}, {card['task']}: {said} {card['against']}; "
+                f"{'; '.join(card['lines'])}"
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
         body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
@@ -163,7 +174,9 @@ class Cards:
 
 @dataclass
 class Chart:
-    """Figures of Matplotlib that stand beside each other where there is room, and the name of their file."""
+    """Figures of Matplotlib that stand beside each other where there is room, and the name of
+    their file.
+    """
 
     figures: list[Figure]
     name: str
@@ -207,7 +220,8 @@ Part = Heading | Sentence | Table | Cards | Chart | File
 
 @dataclass
 class Section:
-    """A section of the report: a fixed title, what was found, what it is about, and its parts as they are read.
+    """A section of the report: a fixed title, what was found, what it is about, and its parts as
+    they are read.
 
     Empty ones are absent.
     """
@@ -236,7 +250,10 @@ class Section:
     def table(
         self, rows: list[dict], folded: str = "", common: Iterable[str] = (), **options: Any
     ) -> None:
-        """Add a table with `options` of Table. A column of `common` with one value stands in its caption instead."""
+        """Add a table with `options` of Table.
+
+        A column of `common` with one value stands in its caption instead.
+        """
         same = [name for name in common if len({row[name] for row in rows}) == 1 < len(rows)]
         if said := [rows[0][name] for name in same if rows[0][name] != "-"]:
             options["caption"] = f"All rows: {' · '.join(said)}"

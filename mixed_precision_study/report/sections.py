@@ -1,4 +1,6 @@
-"""The sections of the report in the order in which they are read: modules with a function `section(tables)`."""
+"""The sections of the report in the order in which they are read: modules with a function
+`section(tables)`.
+"""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -53,7 +55,10 @@ EACH = (why, memory_used, energy_used)  # these draw each comparison
 
 
 def drawn(module: ModuleType, tables: Tables, *more: Any) -> Section:
-    """Return a section with its charts drawn. One that fails says so, because the others must not be lost with it."""
+    """Return a section with its charts drawn.
+
+    One that fails says so, because the others must not be lost with it.
+    """
     try:
         with chart_style():
             section = module.section(tables, *more)
@@ -71,7 +76,10 @@ def drawn(module: ModuleType, tables: Tables, *more: Any) -> Section:
 
 
 def sections_of(tables: Tables) -> Iterator[Section]:
-    """Draw the sections of a report after its CSV files. A section without parts has nothing to show."""
+    """Draw the sections of a report after its CSV files.
+
+    A section without parts has nothing to show.
+    """
     # before anything is drawn
     yield Section(parts=[File(name, content) for name, content in tables.csv().items()])
     asked = [SUBJECTS[name] for name in SUBJECTS if tables.show.get(name)]

@@ -28,7 +28,9 @@ def settings_of(record: dict) -> tuple:
 
 
 def learn_place(records: list[dict]) -> None:
-    """Complete runs that ended before they knew their device or data, if all runs with equal settings agree on them."""
+    """Complete runs that ended before they knew their device or data, if all runs with equal
+    settings agree on them.
+    """
     late = []
     alike: dict[tuple, dict[tuple, dict]] = {}  # {settings: {place: the first run there}}
     for record in records:
@@ -62,7 +64,10 @@ def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
 
 
 def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
-    """Return why a sound record is not used, or None; `standing` has the copies that stand, by their key."""
+    """Return why a sound record is not used, or None;
+
+    `standing` has the copies that stand, by their key.
+    """
     kept = standing[copy_key(record, record["gpu_uuid"])]
     if kept is not record:
         if folder_of(kept) == folder_of(record):
@@ -83,8 +88,8 @@ def folder_of(record: dict) -> PurePath:
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others).
 
-    Of several copies of a run those in the folder that was read first stand, and of these the newest, because anybody
-    can write a later date into a record.
+    Of several copies of a run those in the folder that was read first stand, and of these the
+    newest, because anybody can write a later date into a record.
     """
     learn_place(records)
     places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, records)))}
@@ -118,9 +123,10 @@ def find_records(
 ) -> tuple[Path, list[dict], list[tuple[str, str]]]:
     """Return (folder of the report, records, [(path, reason) of what is no record]).
 
-    `given` is a folder or a zip, or a list of them, which are read where they lie; paths are relative to `output`, by
-    default the first of them. The default "outputs" stands for one's own runs: beside the notebook, in the clone, or
-    uploaded to the working folder; what the study publishes there is left out. Raise UserError where there is none.
+    `given` is a folder or a zip, or a list of them, which are read where they lie; paths are
+    relative to `output`, by default the first of them. The default "outputs" stands for one's own
+    runs: beside the notebook, in the clone, or uploaded to the working folder; what the study
+    publishes there is left out. Raise UserError where there is none.
     """
     places = [*map(Path, [given] if isinstance(given, str | Path) else given)]
     first = places[0]
@@ -134,7 +140,8 @@ def find_records(
     for place in places:
         if not place.exists():
             raise UserError(
-                f'there is no folder records_dir = "{place}"; set it to the folder with the run records.'
+                f'there is no folder records_dir = "{place}"; set it to the folder with '
+                "the run records."
             )
         found, others = read_records(place)
         way: PurePath = place if place.is_dir() else place.parent
@@ -146,7 +153,9 @@ def find_records(
 
 
 def of_other_code(records: list[dict]) -> list[dict]:
-    """Return the records measured by other code than the newest of their notebook; those without a hash are not."""
+    """Return the records measured by other code than the newest of their notebook; those without
+    a hash are not.
+    """
     known = sorted(
         (one for one in records if one["code_hash"]), key=lambda one: one["finished_at"] or ""
     )

@@ -40,7 +40,10 @@ Plain.add_constructor("tag:yaml.org,2002:float", number_of)
 
 
 def plain_yaml(text: str, where: str) -> Any:
-    """Return what YAML holds. Raise UserError, which begins with `where`, if it is wrong or large."""
+    """Return what YAML holds.
+
+    Raise UserError, which begins with `where`, if it is wrong or large.
+    """
     try:
         if len(text) > MOST_LETTERS:
             raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
@@ -55,7 +58,9 @@ def plain_yaml(text: str, where: str) -> Any:
 
 
 def sizes_in(node: yaml.Node) -> Iterator[float]:
-    """Yield the size of each value in a part of YAML, aliases written out; in a circle they have no end."""
+    """Yield the size of each value in a part of YAML, aliases written out; in a circle they have
+    no end.
+    """
     yield 1 + len(node.value) / 100
     if isinstance(node, yaml.CollectionNode):
         for part in chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value:
@@ -88,7 +93,9 @@ class Study(NamedTuple):
 
 
 def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
-    """Return what study.yaml says, or raise UserError; else what most records say, of which errors do no harm."""
+    """Return what study.yaml says, or raise UserError; else what most records say, of which
+    errors do no harm.
+    """
     path = Path(folder) / "study.yaml"
     if path.is_file():
         return checked_study(yaml_in(path), str(path))
@@ -108,7 +115,8 @@ def checked_study(said: Any, where: str) -> Study:
     show = said.get("show", {}) if isinstance(said, dict) else None
     if not isinstance(show, dict):
         raise UserError(
-            f"{where} must map name, description and show to what they are; studies.yaml explains them."
+            f"{where} must map name, description and show to what they are; studies.yaml "
+            "explains them."
         )
     texts = {key: said.get(key, "") for key in ("name", "description")}
     wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
@@ -117,7 +125,8 @@ def checked_study(said: Any, where: str) -> Study:
     wrong += [key for key, value in compares.items() if not usable(value)]
     if wrong:
         raise UserError(
-            f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form."
+            f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml "
+            "explains the form."
         )
     study = Study(texts["name"], texts["description"], show, **compares)
     check_base(study, where)
@@ -159,7 +168,9 @@ def can_show(key: str, value: Any) -> bool:
 
 
 def are_usual(values: Any) -> bool:
-    """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
+    """Return whether a setting, or a list of them, is of numbers and texts that can stand in a
+    page or a chart.
+    """
     texts = [one for one in as_list(values) if not isinstance(one, int | float)]
     return all(
         isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text

@@ -1,4 +1,7 @@
-"""Section: how sure the ratios are. One row per model and way of execution, one-line cells, one merged footnote."""
+"""Section: how sure the ratios are.
+
+One row per model and way of execution, one-line cells, one merged footnote.
+"""
 
 from typing import Any
 
@@ -26,7 +29,9 @@ CAUTIONS = (  # pattern of a condition in which two sides differ, and what is sa
 
 
 def section(tables: Tables) -> Section:
-    """Return the table of ratios over TF32 and over fp32, and what has to be minded in one footnote."""
+    """Return the table of ratios over TF32 and over fp32, and what has to be minded in one
+    footnote.
+    """
     section = Section()
     if tables.ratios.empty or tables.on_cpu:
         return section
@@ -53,7 +58,9 @@ def section(tables: Tables) -> Section:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where 1 lies in it."""
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where 1
+    lies in it.
+    """
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
     if pd.isna(row.low):
@@ -65,12 +72,19 @@ def cell_of(row: pd.Series) -> str:
 
 
 def range_of_hosts(row: Any) -> str:
-    """Return the median of the hosts' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1 lies between them."""
-    return f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
+    """Return the median of the hosts' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1
+    lies between them.
+    """
+    return (
+        f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} "
+        f"[{row.lowest:.2f}–{row.highest:.2f}]"
+    )
 
 
 def finding_of(tables: Tables, ratios: pd.DataFrame) -> str:
-    """Return how far graphs and eager runs repeat, as the half width of their intervals, and how far hosts differ."""
+    """Return how far graphs and eager runs repeat, as the half width of their intervals, and how
+    far hosts differ.
+    """
     known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
     apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between hosts"
     if known.empty and len(hosts):
@@ -81,7 +95,10 @@ def finding_of(tables: Tables, ratios: pd.DataFrame) -> str:
     half = known.high / known.ratio - 1
     known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
     if len(known_to) == 2:
-        return f"Ratios of CUDA graphs are known within {known_to[0]}, the other ratios within {known_to[1]}"
+        return (
+            f"Ratios of CUDA graphs are known within {known_to[0]}, the other ratios within "
+            f"{known_to[1]}"
+        )
     if len(hosts):
         which = "of CUDA graphs" if graph.any() else "with an interval"
         return f"Ratios {which} are known within {known_to[0]}, and eager ones {apart}"
@@ -89,7 +106,9 @@ def finding_of(tables: Tables, ratios: pd.DataFrame) -> str:
 
 
 def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
-    """Return all cautions merged: what the numbers are, hosts, order, correction, disturbed runs."""
+    """Return all cautions merged: what the numbers are, hosts, order, correction, disturbed
+    runs.
+    """
     known, few = (
         ratios.dropna(subset=["low"]),
         ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)],
@@ -99,36 +118,43 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
         processes = sorted({int(one) for one in known.processes})
         span = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
         said.append(
-            f"Times as fast, with 95% intervals over {span} pairs of fresh processes, each on one card; ~ means that 1"
+            f"Times as fast, with 95% intervals over {span} pairs of fresh processes, "
+            "each on one card; ~ means that 1"
             " lies in the interval."
         )
     if len(few):
         said.append(
-            f"{count(len(few), 'ratio')} of one or two processes have no interval, because so few do not show how far"
+            f"{count(len(few), 'ratio')} of one or two processes have no interval, "
+            "because so few do not show how far"
             " processes differ."
         )
     if (ratios.processes == 0).any():
         said.append(
-            "† marks ratios of runs that are no pairs, as on two cards, so nothing is judged from them."
+            "† marks ratios of runs that are no pairs, as on two cards, so nothing is "
+            "judged from them."
         )
     tested = tables.ratios.dropna(subset=["p"])
     fallen = tested[tested.outcome.isin(DIFFERENT) & ~tested.stands]
     if len(fallen):
         said.append(
-            f"\\* marks {count(len(fallen), 'ratio')} whose difference is not significant after Holm's correction for"
+            f"\\* marks {count(len(fallen), 'ratio')} whose difference is not "
+            "significant after Holm's correction for"
             f" testing all {len(tested)} ratios of this report."
         )
     over_hosts = ratios[ratios.outcome == FEW_HOSTS]
     if len(over_hosts):
         fewest = int(over_hosts.hosts.min())
         said.append(
-            f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around their median, because eager"
-            f" times belong to a host. Of further hosts up to {2 / (fewest + 1):.0%} are expected outside."
+            f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around "
+            "their median, because eager"
+            f" times belong to a host. Of further hosts up to {2 / (fewest + 1):.0%} are "
+            "expected outside."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
         said.append(
-            "Eager times depend on the host, so their intervals hold for this host and may not hold for others."
+            "Eager times depend on the host, so their intervals hold for this host and "
+            "may not hold for others."
         )
     differing = [text for texts in ratios.differences for text in texts]
     cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
@@ -136,11 +162,13 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
         said.append(
-            f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of ratios.csv says which."
+            f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of "
+            "ratios.csv says which."
         )
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
         said.append(
-            f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU."
+            f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled "
+            "or shared their GPU."
         )
     return " ".join(said)

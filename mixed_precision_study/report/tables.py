@@ -1,4 +1,6 @@
-"""The tables that every section reads: trainings, comparisons, ratios and quality, made from records."""
+"""The tables that every section reads: trainings, comparisons, ratios and quality, made from
+records.
+"""
 
 import json
 import statistics
@@ -79,11 +81,14 @@ TABLE_COLUMNS = {  # of the tables, also where they have no row
 
 @dataclass
 class Tables:
-    """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their names.
+    """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their
+    names.
 
     trainings: a row for each training, `record` has every field of its record (see docs/record.md)
-    comparisons: a row for each set of runs on one GPU model in which only the arm, seed and repetition differ
-    ratios: a row for each comparison, arm and base (as fp32 and TF32); above 1 the arm is the faster one
+    comparisons: a row for each set of runs on one GPU model in which only the arm, seed and
+        repetition differ
+    ratios: a row for each comparison, arm and base (as fp32 and TF32); above 1 the arm is the
+        faster one
     quality: a row for each comparison and arm beside the first base, over equal seeds
     """
 
@@ -142,7 +147,9 @@ class Tables:
         return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
 
     def short(self, arm: str) -> str:
-        """Return the name of an arm for an axis: what its base has not, and true and false with their setting."""
+        """Return the name of an arm for an axis: what its base has not, and true and false with
+        their setting.
+        """
         if arm in ("true", "false"):
             return self.called(arm)
         values, base = arm.split(", "), self.axis.bases[0].split(", ")
@@ -164,7 +171,10 @@ class Tables:
 
     @cached_property
     def fair(self) -> set[int]:
-        """The ids of all timed_runs(). A section that reads a time, a rate or an energy asks here first."""
+        """The ids of all timed_runs().
+
+        A section that reads a time, a rate or an energy asks here first.
+        """
         return {id(run) for key in self.by_key for run in self.timed_runs(*key)}
 
     @cached_property
@@ -237,7 +247,9 @@ class Tables:
         return several if len(several) else self.comparisons
 
     def csv(self) -> dict[str, bytes]:
-        """Return {"trainings.csv", "ratios.csv"}: all numbers, with the keys of precisions and parameters."""
+        """Return {"trainings.csv", "ratios.csv"}: all numbers, with the keys of precisions and
+        parameters.
+        """
         if self.trainings.empty:
             return {}
         flat = pd.DataFrame(
@@ -268,10 +280,12 @@ class Tables:
 def read_tables(
     records_dir: str | Path | Sequence[str], target_metric: float = 0.0, output_dir: str | Path = ""
 ) -> Tables:
-    """Return the Tables of a folder with run records, or of several; "outputs" stands for one's own runs.
+    """Return the Tables of a folder with run records, or of several; "outputs" stands for one's own
+    runs.
 
-    `target_metric` is the quality to which time is measured. For 0 the experiments have their own. The report belongs
-    into `output_dir`, by default the first folder. Raise UserError where no record is usable.
+    `target_metric` is the quality to which time is measured. For 0 the experiments have their own.
+    The report belongs into `output_dir`, by default the first folder. Raise UserError where no
+    record is usable.
     """
     from .study import study_of
 
@@ -283,8 +297,10 @@ def read_tables(
     used = [record for record in used if id(record) not in aside]
     if not used:
         raise UserError(
-            f'no usable run record lies below records_dir = "{source}"; run an experiment notebook or run_all.py'
-            " first, or upload records (JSON files, or one zip of them) in the Files panel of Colab or Kaggle, and run"
+            f'no usable run record lies below records_dir = "{source}"; run an '
+            "experiment notebook or run_all.py"
+            " first, or upload records (JSON files, or one zip of them) in the Files "
+            "panel of Colab or Kaggle, and run"
             " all cells."
         )
     study = study_of(folder, used)
@@ -303,9 +319,11 @@ def read_tables(
 
 
 def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tuple[dict, int]]:
-    """Return [(record, number of its comparison)] in the order of the report; -1 where a run has nothing to explain.
+    """Return [(record, number of its comparison)] in the order of the report; -1 where a run has
+    nothing to explain.
 
-    Runs that learned nothing where others did are marked as diverged, and repetitions share what explains the first.
+    Runs that learned nothing where others did are marked as diverged, and repetitions share what
+    explains the first.
     """
     members: dict[tuple, list[dict]] = {}
     for record in records:
@@ -358,7 +376,9 @@ def by_size(arm: str) -> tuple:
 
 
 def place_of(runs: list[dict]) -> list:
-    """Return a sort key of comparisons: by experiment, then by card, data and model, then by execution."""
+    """Return a sort key of comparisons: by experiment, then by card, data and model, then by
+    execution.
+    """
     first, settings = runs[0], runs[0]["settings"]
     way = str(settings.get("execution") or "eager")
     execution = [*WAYS].index(way) if way in WAYS else len(WAYS)
@@ -373,7 +393,10 @@ def place_of(runs: list[dict]) -> list:
 
 
 def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
-    """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
+    """Mark the runs that learned nothing where `others` did.
+
+    Runs of several machines may share a run id.
+    """
     numbered = {str(index): run for index, run in enumerate(runs)}
     others = others or f"another {' and '.join(axis.settings)}"
     copies = [run | {"run_id": name} for name, run in numbered.items()]
@@ -395,7 +418,9 @@ def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int
 
 
 def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
-    """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without the data set."""
+    """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without
+    the data set.
+    """
     epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
     return {
@@ -430,7 +455,9 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
 
 
 def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataFrame:
-    """Return the table `comparisons`, with names for people and a title that no other comparison has."""
+    """Return the table `comparisons`, with names for people and a title that no other comparison
+    has.
+    """
     rows = []
     alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
     for _, runs in trainings[trainings.comparison >= 0].groupby("comparison"):
@@ -470,7 +497,9 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
 
 
 def varied_in(several: list[dict]) -> set[str]:
-    """Return the names of the settings in which some comparisons differ; a setting that one lacks is null."""
+    """Return the names of the settings in which some comparisons differ; a setting that one
+    lacks is null.
+    """
     names = {name for settings in several for name in settings}
     return {name for name in names if len({json.dumps(one.get(name)) for one in several}) > 1}
 
@@ -538,7 +567,9 @@ def corrected(p_values: pd.Series) -> pd.Series:
 
 
 def note_graph_gains(tables: Tables) -> None:
-    """Note in eager runs by how much a CUDA graph was faster, because that refutes that kernels are the limit."""
+    """Note in eager runs by how much a CUDA graph was faster, because that refutes that kernels
+    are the limit.
+    """
     for _, pair in alike(tables.comparisons, "execution"):
         by_way = dict(zip(pair.execution, pair.index, strict=True))
         for arm in tables.arms if {"eager", "cuda_graph"} <= set(by_way) else ():
@@ -594,8 +625,9 @@ def quality_of(tables: Tables) -> pd.DataFrame:
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
     """Return a row for each arm of some comparisons, in their order: seconds, GiB, status, ratio.
 
-    Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and seconds_high are
-    the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where no run was in TF32.
+    Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and
+    seconds_high are the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where
+    no run was in TF32.
     """
     wanted = list(tables.charted.index if comparisons is None else comparisons)
     found = tables.bars[tables.bars.comparison.isin(wanted)]
@@ -608,7 +640,9 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
 
 
 def flattened(record: dict) -> dict:
-    """Return a record as a row: lists of numbers as median and count, other lists and dicts as JSON."""
+    """Return a record as a row: lists of numbers as median and count, other lists and dicts as
+    JSON.
+    """
     row: dict = {}
     fields = {name: value for name, value in record.items() if name != "settings"}
     for name, value in {**record["settings"], **fields}.items():
@@ -621,14 +655,20 @@ def flattened(record: dict) -> dict:
 
 
 def csv_of(table: pd.DataFrame) -> bytes:
-    """Return a table as CSV. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    """Return a table as CSV.
+
+    A text that a spreadsheet would run as a formula begins with an apostrophe.
+    """
     texts = table.select_dtypes(["object", "string"]).columns
     table = table.assign(**{name: table[name].map(inert) for name in texts}).rename(columns=inert)
     return table.convert_dtypes().to_csv(index=False).encode()
 
 
 def inert(value: object) -> object:
-    """Return a value with an apostrophe before a text that begins as a formula does. Numbers stay what they are."""
+    """Return a value with an apostrophe before a text that begins as a formula does.
+
+    Numbers stay what they are.
+    """
     return (
         f"'{value}"
         if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))

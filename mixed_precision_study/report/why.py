@@ -18,7 +18,9 @@ STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b9
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
-    """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and `ms` in milliseconds."""
+    """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and
+    `ms` in milliseconds.
+    """
     steps = middle_runs(
         timed_trainings(tables),
         lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"],

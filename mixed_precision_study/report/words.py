@@ -8,7 +8,9 @@ from ..parameters import printable
 
 
 def plain(text: object) -> str:
-    """Return `text` on one line, escaped so that neither Markdown nor HTML in it takes effect, nor becomes a link."""
+    """Return `text` on one line, escaped so that neither Markdown nor HTML in it takes effect,
+    nor becomes a link.
+    """
     text = html.escape(" ".join(printable(str(text)).split()), quote=False)
     return re.sub(r"([\\`*_\[\]$|~@]|:(?=//)|(?<=www)\.)", r"\\\1", text)
 

@@ -1,4 +1,6 @@
-"""The runs of a study on the devices of this machine: a thread for each device, which makes one run after the other."""
+"""The runs of a study on the devices of this machine: a thread for each device, which makes one
+run after the other.
+"""
 
 import errno
 import math
@@ -32,7 +34,9 @@ class Job(NamedTuple):
 
 
 def share_of_cores(devices: int) -> int | None:
-    """Return the cores of each of several runs at a time, which would slow each other down with all cores each."""
+    """Return the cores of each of several runs at a time, which would slow each other down with
+    all cores each.
+    """
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -45,7 +49,8 @@ def jobs_of(
     fresh: bool = False,
     retry_failed: bool = False,
 ) -> list[Job]:
-    """Return a job for each comparison that is not finished. On one device the shortest comes first, for a first ratio.
+    """Return a job for each comparison that is not finished. On one device the shortest comes
+    first, for a first ratio.
 
     On several the longest does, so that they end together.
     """
@@ -70,7 +75,10 @@ class Batch:
         self.failure: BaseException | None = None
 
     def make_all(self) -> None:
-        """Make all runs. Whatever ends this also ends them: Ctrl-C, a full disk, or that the folder was removed."""
+        """Make all runs. Whatever ends this also ends them:
+
+        Ctrl-C, a full disk, or that the folder was removed.
+        """
         threads: dict[Device, threading.Thread] = {}
 
         def at_work() -> bool:
@@ -101,7 +109,8 @@ class Batch:
                         say(f"{label}  {progress}")
                     if self.done:  # as if each training took the mean of those that have ended
                         say(
-                            f"about {math.ceil((told - began) * (self.total / len(self.done) - 1) / 60)} min left"
+                            "about "
+                            f"{math.ceil((told - began) * (self.total / len(self.done) - 1) / 60)} min left"
                         )
         except KeyboardInterrupt:
             self.stopping.set()
@@ -136,7 +145,8 @@ class Batch:
                 self.make(device, job)
         except nvml.GpuLost as error:
             say(
-                f"{device.label} stopped responding ({error}); the rest of its queue waits for another GPU"
+                f"{device.label} stopped responding ({error}); the rest of its queue "
+                "waits for another GPU"
             )
             self.devices.remove(device)
             self.waiting[:0] = [job] if job.to_do else []
@@ -146,7 +156,9 @@ class Batch:
             self.now.pop(device.label, None)
 
     def make(self, device: Device, job: Job) -> None:
-        """Make the next run of a job, and say what each of its trainings measured as soon as its record is there."""
+        """Make the next run of a job, and say what each of its trainings measured as soon as its
+        record is there.
+        """
         run = job.to_do[0]
         new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
         began = time.monotonic()
@@ -160,7 +172,10 @@ class Batch:
                 if record := read_run(path):
                     del new[path]
                     self.done.append(record["run_id"])
-                    ended = f"[{len(self.done)}/{self.total}] {device.label}  {record['run_id']}  {record['status']}"
+                    ended = (
+                        f"[{len(self.done)}/{self.total}] {device.label}  {record['run_id']} "
+                        f" {record['status']}"
+                    )
                     say(f"{ended}  {status.in_words(record)}")
                     with suppress(*MALFORMED):  # records that someone has edited
                         if ratios := status.ratios_in_words(record, job.comparison):

@@ -1,7 +1,10 @@
-"""Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs. Then the report.
+"""Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs.
+Then the report.
 
-Runs that differ only in precision and repetition form a comparison and run one after the other on the same device. Exit
-status: 0 when every training ended well or for a reason worth recording (out of memory, diverged, unsupported), 1 when
+Runs that differ only in precision and repetition form a comparison and run one after the other on
+the same device. Exit
+status: 0 when every training ended well or for a reason worth recording (out of memory, diverged,
+    unsupported), 1 when
 something failed, 2 for a wrong request.
 """
 
@@ -57,7 +60,10 @@ class Parser(ArgumentParser):
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
-    """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
+    """Return the command line as a namespace.
+
+    Raise UserError at a wrong value; --help ends the program.
+    """
     parser = Parser(prog="run_all.py", description=__doc__)
     add = parser.add_argument
     add(
@@ -66,7 +72,10 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         metavar="STUDY[/NOTEBOOK]",
         help="default: quick, or all of a file without it",
     )
-    given = "set a parameter, or NOTEBOOK.NAME of one notebook; repeats N makes N repetitions, repeat K that numbered K"
+    given = (
+        "set a parameter, or NOTEBOOK.NAME of one notebook; repeats N makes N repetitions, "
+        "repeat K that numbered K"
+    )
     add(
         "-p",
         nargs=2,
@@ -91,7 +100,10 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     add(
         "--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY"
     )
-    limit = "end a run that takes longer; default: a day. A run without progress for an hour is ended, too"
+    limit = (
+        "end a run that takes longer; default: a day. A run without progress for an hour is "
+        "ended, too"
+    )
     add("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
     again.add_argument(
@@ -107,14 +119,21 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         metavar="NOTEBOOK",
         help="show the parameters of a notebook and their defaults",
     )
-    report = "draw one report from folders or zips of records, into --output-dir or the folder itself, and run nothing"
+    report = (
+        "draw one report from folders or zips of records, into --output-dir or the folder "
+        "itself, and run nothing"
+    )
     add("--report", nargs="+", metavar="FOLDER", help=report)
-    file = "another file of studies, such as notebooks/articles.yaml, or the study.yaml of an output folder"
+    file = (
+        "another file of studies, such as notebooks/articles.yaml, or the study.yaml of an "
+        "output folder"
+    )
     add("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
         raise UserError(
-            "--ray lets Ray choose the devices; leave --jobs out, and of --gpus only none is possible."
+            "--ray lets Ray choose the devices; leave --jobs out, and of --gpus only "
+            "none is possible."
         )
     if args.jobs is not None and not 1 <= args.jobs <= 1000:
         raise UserError(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
@@ -168,7 +187,9 @@ def run_all(args: Namespace) -> int:
 
 
 def parameters_in_words(name: str, beside: Path) -> str:
-    """Return the parameters cell of a notebook, and below it the common parameters that it does not assign."""
+    """Return the parameters cell of a notebook, and below it the common parameters that it does
+    not assign.
+    """
     folders = (ROOT / "notebooks", beside)
     paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.ipynb"))}
     if name not in paths:
@@ -193,17 +214,22 @@ def say_to_do(name: str, jobs: list[Job], total: int) -> None:
 
 
 def report_notebook(args: Namespace) -> Path:
-    """Return the notebook that draws a study's report: beside its notebooks, or else the clone's."""
+    """Return the notebook that draws a study's report: beside its notebooks, or else the
+    clone's.
+    """
     beside = args.notebooks / SUMMARY.name
     return beside if beside.exists() else SUMMARY
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
-    """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
+    """Draw one report from folders and zips of records, which are read where they lie, and
+    return the exit status.
+    """
     places = [place_of_records(word) for word in given]
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError(
-            "--report of several folders, or of a zip, needs --output-dir DIR, where the report goes."
+            "--report of several folders, or of a zip, needs --output-dir DIR, where the "
+            "report goes."
         )
     output = expanded(wanted, "--output-dir") if wanted else places[0]
     check_place(output, notebook)
@@ -212,7 +238,10 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 
 
 def place_of_records(word: str) -> Path:
-    """Return the folder or zip that --report names. Raise UserError where a report could use no record of it."""
+    """Return the folder or zip that --report names.
+
+    Raise UserError where a report could use no record of it.
+    """
     place = expanded(word, "--report")
     if place == (ROOT / OWN_RUNS).resolve() and not own_runs(place):
         advice = "give one of the published results, such as outputs/main/quick-h100"
@@ -237,7 +266,8 @@ def plan_studies(
         planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
         if not planned[name]:
             raise UserError(
-                f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick"
+                f"study {name} needs a GPU; without one, run the smoke test: python "
+                "run_all.py quick"
             )
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
@@ -265,7 +295,10 @@ def run_study(
         set_aside_records(comparisons)
         jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
         kept = len(paths) - sum(len(run.run_ids) for job in jobs for run in job.to_do)
-        where = f"{len(paths)} trainings into {shown(folder)} on {', '.join(device.label for device in devices)}"
+        where = (
+            f"{len(paths)} trainings into {shown(folder)} on "
+            f"{', '.join(device.label for device in devices)}"
+        )
         say(f"{name}: {where}; {kept} are finished already and are skipped")
         with suppress(OSError, *MALFORMED):  # the records are what counts
             keep_code(folder, {run.notebook for runs in comparisons for run in runs})
@@ -279,15 +312,18 @@ def run_study(
         if failed := sum(record["status"] in RETRIED for record in records if record):
             logs = shown(folder / "logs")
             say(
-                f"{failed} of {len(paths)} trainings failed, as {logs} tells; --retry-failed runs them again"
+                f"{failed} of {len(paths)} trainings failed, as {logs} tells; "
+                "--retry-failed runs them again"
             )
         return report_drawn and not failed and all(records)
 
 
 def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python that execute the summary notebook into a folder and write its page.
+    """Return the arguments of Python that execute the summary notebook into a folder and write its
+    page.
 
-    One process does both, because starting another and loading its packages would take as long as the page.
+    One process does both, because starting another and loading its packages would take as long as
+    the page.
     """
     executed = folder / "summary.ipynb"
     start, program, *words = papermill(notebook, executed, parameters)
@@ -302,7 +338,8 @@ def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
 
 
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
-    """Execute the summary notebook into the folder and write its page. Return whether that went well.
+    """Execute the summary notebook into the folder and write its page. Return whether that went
+    well.
 
     Its records lie in `places`, by default in the folder itself.
     """
@@ -360,7 +397,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         say(
-            "interrupted: what is finished is kept; the same command, without --fresh, runs the rest"
+            "interrupted: what is finished is kept; the same command, without --fresh, "
+            "runs the rest"
         )
         return 1
 

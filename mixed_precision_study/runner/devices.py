@@ -41,7 +41,8 @@ def visible_gpus() -> list[Device]:
 
 
 def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
-    """Return the devices for `--gpus` and `--jobs`: GPUs, or `jobs` shares of the CPU where there is none.
+    """Return the devices for `--gpus` and `--jobs`: GPUs, or `jobs` shares of the CPU where there
+    is none.
 
     Without `jobs` there are as many as cores, up to CPU_JOBS.
     Raise UserError where a GPU is not there or PyTorch cannot use it.
@@ -63,7 +64,8 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
         ]
     if jobs:
         raise UserError(
-            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare."
+            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that "
+            "times compare."
         )
     devices = [there[word] for word in dict.fromkeys(wanted)]
     found = find_spec("torch")

@@ -1,4 +1,6 @@
-"""One run: papermill in a process of its own, watched until it ends, and a record for each training that left none."""
+"""One run: papermill in a process of its own, watched until it ends, and a record for each
+training that left none.
+"""
 
 import json
 import os
@@ -43,7 +45,8 @@ from .watch import end
 
 # with a kernel of this Python, whatever others are installed
 KERNELSPECS = Path(__file__).parent / "jupyter"
-# jsonschema would load these for half a second, and a grammar for two more, to check formats that notebooks lack.
+# jsonschema would load these for half a second, and a grammar for two more, to check formats that
+# notebooks lack.
 UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
 LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
 PAPERMILL = f"""{LEAN}
@@ -79,10 +82,12 @@ class Circumstances(NamedTuple):
 
 
 def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watcher: Watcher) -> bool:
-    """Make a run and see that each of its trainings has a record. Its log stays where something went wrong.
+    """Make a run and see that each of its trainings has a record. Its log stays where something
+    went wrong.
 
-    Return False where `halt` ended it, so that what it had not finished has no record. Raise nvml.GpuLost where its GPU
-    is gone, and OSError where the disk is full or the folder was removed.
+    Return False where `halt` ended it, so that what it had not finished has no record. Raise
+    nvml.GpuLost where its GPU is gone, and OSError where the disk is full or the folder was
+    removed.
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
     before = {precision: signature(path) for precision, path in run.record_paths.items()}
@@ -117,7 +122,9 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
 
 
 def tell_why_unexplained(path: Path, reason: str) -> None:
-    """Write into a record, in place of NOT_YET_EXPLAINED, why its explanation did not come to an end."""
+    """Write into a record, in place of NOT_YET_EXPLAINED, why its explanation did not come to an
+    end.
+    """
     if record := load(path):
         for name, value in flat_record(record).items():
             if value == NOT_YET_EXPLAINED:
@@ -128,7 +135,10 @@ def tell_why_unexplained(path: Path, reason: str) -> None:
 def watch(
     process: psutil.Popen, run: Run, limit: float, halt: Event, watcher: Watcher
 ) -> tuple[int, str]:
-    """Wait until papermill ends, and end what is left. Return (exit status, why it was stopped or "")."""
+    """Wait until papermill ends, and end what is left.
+
+    Return (exit status, why it was stopped or "").
+    """
     family: set[psutil.Process] = {process}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
@@ -166,7 +176,8 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         path.unlink(missing_ok=True)
     home = os.path.expanduser("~")
     cache = home if os.access(home, os.W_OK) else run.folder / "logs"
-    # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs into it.
+    # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs
+    # into it.
     compiled = f"{cache}/.cache/mixed_precision_study/torchinductor"
     given = {
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
@@ -186,7 +197,9 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
 
 
 def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python for papermill, whose paths must neither begin with a dash nor hold parameters."""
+    """Return the arguments of Python for papermill, whose paths must neither begin with a dash
+    nor hold parameters.
+    """
     paths = [
         relative_to_root(path).replace("{", "{{").replace("}", "}}")
         for path in (notebook, executed)
@@ -208,9 +221,11 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
 def start_process(
     command: list[str], folder: Path, log: Path, given: dict, gpu: str = ""
 ) -> psutil.Popen:
-    """Start Python for an output folder, without a shell, in a session of its own, which ends with this process.
+    """Start Python for an output folder, without a shell, in a session of its own, which ends with
+    this process.
 
-    It sees one GPU or none. Its environment is this one's with `given`, where None takes a name away.
+    It sees one GPU or none. Its environment is this one's with `given`, where None takes a name
+    away.
     """
     environment = {
         **os.environ,
@@ -242,7 +257,9 @@ def start_process(
 
 
 def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
-    """Return (status, reason) of a run that ended by itself, as it stands in the records of trainings without one."""
+    """Return (status, reason) of a run that ended by itself, as it stands in the records of
+    trainings without one.
+    """
     if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
         memory = " because the host's memory was exhausted" if oom_kills() != kills else ""
         name = (
@@ -259,7 +276,10 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
 def gpu_lost(
     run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool
 ) -> str | None:
-    """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
+    """Return what shows that the run's GPU is gone, or None.
+
+    Without a GPU PyTorch would run on the CPU.
+    """
     if any(record["device_type"] == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
     reasons = [
@@ -274,7 +294,10 @@ def gpu_lost(
 def write_ending(
     run: Run, precision: str, device: Device, status: str, reason: str, **known: Any
 ) -> None:
-    """Write the record of a training that could not write its own. `known` are other fields of it."""
+    """Write the record of a training that could not write its own.
+
+    `known` are other fields of it.
+    """
     facts = {
         "started_at": utc_now(),
         "finished_at": utc_now(),
@@ -295,14 +318,18 @@ def write_ending(
 
 
 def oom_kills() -> list[str]:
-    """Return how many processes Linux has killed for lack of memory, or nothing where it does not say."""
+    """Return how many processes Linux has killed for lack of memory, or nothing where it does
+    not say.
+    """
     with suppress(OSError):
         return re.findall(r"^oom_kill (\d+)$", OOM_COUNTER.read_text(), re.MULTILINE)
     return []
 
 
 def failure_reason(run: Run) -> str:
-    """Return in one line why papermill failed: the error at the end of its log, which is the notebook's."""
+    """Return in one line why papermill failed: the error at the end of its log, which is the
+    notebook's.
+    """
     last = re.split(
         r'\n\n|Exception encountered at "In \[\d*\]":\n', printable(read_log(run)).strip()
     )[-1]

@@ -1,4 +1,6 @@
-"""Which runs of a study are finished: those whose records count for the code, the data and the GPUs of today."""
+"""Which runs of a study are finished: those whose records count for the code, the data and the
+GPUs of today.
+"""
 
 import functools
 import json
@@ -20,15 +22,19 @@ RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
 
 @functools.cache
 def files_now(parameters: str, folder: str | None) -> str | None:
-    """Return the hash of the files that a run reads. `parameters` is JSON; set_aside_records() looks at them anew."""
+    """Return the hash of the files that a run reads.
+
+    `parameters` is JSON; set_aside_records() looks at them anew.
+    """
     return data_files_hash(json.loads(parameters), folder, ROOT)
 
 
 def outdated(run: Run, record: dict) -> str | None:
-    """Return what a record of a run was measured with that is another now: code or data. None where it counts.
+    """Return what a record of a run was measured with that is another now: code or data. None where
+    it counts.
 
-    A record without a hash of its code, or of its files, was made by hand or is older than that. It counts, unless its
-    data were made up and there are files now.
+    A record without a hash of its code, or of its files, was made by hand or is older than that. It
+    counts, unless its data were made up and there are files now.
     """
     known = record["code_hash"]
     if known and hash_of(run.notebook) not in (None, known):
@@ -48,8 +54,9 @@ def unfinished(
 ) -> list[Run]:
     """Return the runs of a comparison that must be made: a run is made as a whole or not at all.
 
-    A ratio compares runs of one GPU. So where a repetition has begun, all of it is made again unless the only GPU here
-    is the one on which it began. `fresh` makes every run, `retry_failed` those of which a training failed.
+    A ratio compares runs of one GPU. So where a repetition has begun, all of it is made again
+    unless the only GPU here is the one on which it began. `fresh` makes every run, `retry_failed`
+    those of which a training failed.
     """
     here = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
     wanted, away = [], []
@@ -78,9 +85,11 @@ def unfinished(
 
 
 def set_aside_records(comparisons: list[Comparison]) -> None:
-    """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is deleted.
+    """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is
+    deleted.
 
-    Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
+    Records of other code move even where their runs are not asked for: the report would compare
+    them with the new ones.
     """
     files_now.cache_clear()
     asked = {
@@ -107,5 +116,6 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     for folder, count in moved.items():
         reason = folder.name.partition("-")[0].replace("_", " ")
         say(
-            f"{count} records of {reason} are kept in {shown(folder)}, so their trainings begin anew"
+            f"{count} records of {reason} are kept in {shown(folder)}, so their "
+            "trainings begin anew"
         )

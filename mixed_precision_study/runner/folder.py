@@ -1,4 +1,6 @@
-"""The output folder of a study: made, locked while one run_all.py writes to it, cleared of leftovers, or set aside."""
+"""The output folder of a study: made, locked while one run_all.py writes to it, cleared of
+leftovers, or set aside.
+"""
 
 import os
 import tempfile
@@ -26,9 +28,11 @@ FOLDER_ENV = "MIXED_PRECISION_FOLDER"
 
 @contextmanager
 def held(folder: Path, fresh: bool = False) -> Iterator[None]:
-    """Hold the output folder and end what is left in it. The operating system ends the lock with this process.
+    """Hold the output folder and end what is left in it. The operating system ends the lock with
+    this process.
 
-    With `fresh`, and after check_fresh(), an old folder is renamed first. Raise UserError where it cannot be held.
+    With `fresh`, and after check_fresh(), an old folder is renamed first. Raise UserError where it
+    cannot be held.
     """
     if fresh and os.path.isdir(folder):  # unlike Path.is_dir(), no error where the name is too long
         archive = folder.with_name(f"{folder.name}.archived-{time.strftime('%Y%m%dT%H%M%S')}")
@@ -47,9 +51,11 @@ def held(folder: Path, fresh: bool = False) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
-    """Hold a lock below an output folder, after at most so many seconds in which another process holds it.
+    """Hold a lock below an output folder, after at most so many seconds in which another process
+    holds it.
 
-    Raise UserError where it cannot be held. A link in its place is replaced, because it may lead anywhere.
+    Raise UserError where it cannot be held. A link in its place is replaced, because it may lead
+    anywhere.
     """
     path = folder / name
     if path.is_symlink():
@@ -94,7 +100,8 @@ def end_leftovers(folder: Path) -> None:
 
 
 def check_fresh(folder: Path, *sources: Path) -> None:
-    """Raise UserError where the folder must not be renamed: it is not ours, or in use, or what is needed is in it.
+    """Raise UserError where the folder must not be renamed: it is not ours, or in use, or what is
+    needed is in it.
 
     That is the clone, the current folder, and `sources`, the notebooks and the studies file.
     """
@@ -102,14 +109,17 @@ def check_fresh(folder: Path, *sources: Path) -> None:
         above = any(path.is_relative_to(folder) for path in (ROOT, Path.cwd(), *sources))
         if above or not (folder / "logs" / "batch.log").exists():
             raise UserError(
-                f"--fresh would rename {folder}, which holds more than run_all.py has made; {OTHER}."
+                f"--fresh would rename {folder}, which holds more than run_all.py has "
+                f"made; {OTHER}."
             )
         with held(folder):
             pass
 
 
 def make(folder: Path) -> None:
-    """Make the output folder and check that it is writable, and that its logs lie in it and not where a link leads."""
+    """Make the output folder and check that it is writable, and that its logs lie in it and not
+    where a link leads.
+    """
     if (folder / "logs").is_symlink():
         raise UserError(f"{folder / 'logs'} is a link; remove it, or {OTHER}.")
     try:

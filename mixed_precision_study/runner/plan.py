@@ -1,4 +1,6 @@
-"""The runs that a study asks for: notebooks with their parameters, checked before any run starts."""
+"""The runs that a study asks for: notebooks with their parameters, checked before any run
+starts.
+"""
 
 import ast
 import functools
@@ -21,7 +23,9 @@ MOST_RUNS = 10_000  # of a study
 
 
 class Run(NamedTuple):
-    """One process: a notebook with its parameters, which trains one precision or several, and where it writes."""
+    """One process: a notebook with its parameters, which trains one precision or several, and
+    where it writes.
+    """
 
     notebook: Path
     parameters: dict  # all of them, exactly as the notebook gets them
@@ -65,10 +69,11 @@ Comparison = list[Run]  # equal in all but precision and repetition, or the step
 
 
 def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
-    """Return (the declared parameters of a notebook, {name: value} of its cell tagged `parameters`).
+    """Return (the declared parameters of a notebook, {name: value} of its cell tagged
+    `parameters`).
 
-    papermill.inspect_notebook would cut a text at its first '#', and takes two seconds to import. Raise UserError where
-    there is no such cell.
+    papermill.inspect_notebook would cut a text at its first '#', and takes two seconds to import.
+    Raise UserError where there is no such cell.
     """
     try:
         return declared_in(
@@ -112,9 +117,9 @@ def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping
 def in_order(runs: list[Run], comparison: str) -> Comparison:
     """Return the runs of a comparison in the order in which they are made, each with its place.
 
-    Repetitions follow each other. In each of them the precisions stand in a row of a Latin square (measure/order.py),
-    and so do the settings of each precision where several are interleaved. The order does not depend on what is
-    finished.
+    Repetitions follow each other. In each of them the precisions stand in a row of a Latin square
+    (measure/order.py), and so do the settings of each precision where several are interleaved. The
+    order does not depend on what is finished.
     """
     precisions = list(dict.fromkeys(name for run in runs for name in run.parameters["precisions"]))
 
@@ -140,12 +145,13 @@ def plan(
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    A run trains all precisions one after the other. On a GPU each precision gets a process of its own where there are
-    several repetitions, because then its times get an interval, and the process is the unit of that. The runs of a
-    comparison differ in precision and repetition only and go to one GPU. In an interleaved study that holds for all
-    runs of a notebook, because they are compared as the steps of a ladder. Swept seeds are numbered as repetitions, so
-    that only the first of them explains. An override of `repeat` leaves that repetition alone, as for another host.
-    Raise UserError at the first value that a notebook would refuse.
+    A run trains all precisions one after the other. On a GPU each precision gets a process of its
+    own where there are several repetitions, because then its times get an interval, and the process
+    is the unit of that. The runs of a comparison differ in precision and repetition only and go to
+    one GPU. In an interleaved study that holds for all runs of a notebook, because they are
+    compared as the steps of a ladder. Swept seeds are numbered as repetitions, so that only the
+    first of them explains. An override of `repeat` leaves that repetition alone, as for another
+    host. Raise UserError at the first value that a notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
@@ -169,7 +175,8 @@ def plan(
         repeats = overrides.get("repeats", usual)
         if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
             raise UserError(
-                f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 to {MOST_REPEATS}."
+                f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
+                f"to {MOST_REPEATS}."
             )
         swept = {key: sweep[key] for key in sweep if key not in own}
         if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
@@ -219,6 +226,7 @@ def plan(
     ]
     if any(ordered) and not any(kept):
         raise UserError(
-            "the repetition of -p repeat is not planned, because they count from 0 to `repeats` less one."
+            "the repetition of -p repeat is not planned, because they count from 0 to "
+            "`repeats` less one."
         )
     return list(filter(None, kept)), left_out

@@ -1,4 +1,6 @@
-"""Runs on a Ray cluster: a task is a repetition of a comparison, because its precisions must share a GPU."""
+"""Runs on a Ray cluster: a task is a repetition of a comparison, because its precisions must
+share a GPU.
+"""
 
 import os
 import signal
@@ -34,7 +36,9 @@ IMPATIENT = {
 def make_repetition(
     runs: list[Run], notebook: bytes, root: Path, shared: Circumstances, on_gpu: bool
 ) -> dict:
-    """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of what they wrote."""
+    """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of
+    what they wrote.
+    """
     os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1, which is right on the CPU only
     devices = visible_gpus() if on_gpu else [Device(0, "cpu0")]
     if not devices:
@@ -68,13 +72,19 @@ def make_repetition(
 
 
 class Cluster(NamedTuple):
-    """A Ray cluster, and a stand-in for each of its GPUs, or for its CPUs. Which of them a run gets is Ray's choice."""
+    """A Ray cluster, and a stand-in for each of its GPUs, or for its CPUs.
+
+    Which of them a run gets is Ray's choice.
+    """
 
     ray: Any
     devices: list[Device]
 
     def make_all(self, jobs: list[Job], shared: Circumstances) -> None:
-        """Let Ray make all unfinished runs, and write what comes back. A repetition whose node fails is `killed`."""
+        """Let Ray make all unfinished runs, and write what comes back.
+
+        A repetition whose node fails is `killed`.
+        """
         ray, on_gpu = self.ray, bool(self.devices[0].visible)
         task = ray.remote(num_gpus=int(on_gpu), num_cpus=1, max_retries=0)(make_repetition)
         groups = [
@@ -109,7 +119,10 @@ class Cluster(NamedTuple):
                     for record in filter(
                         None, [read_run(path) for run in runs for path in run.record_paths.values()]
                     ):
-                        where = f"[{len(groups) - len(going)}/{len(groups)}] {record['host_id'] or 'ray'}"
+                        where = (
+                            f"[{len(groups) - len(going)}/{len(groups)}] "
+                            f"{record['host_id'] or 'ray'}"
+                        )
                         say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
         finally:
             for unfinished in going:
@@ -121,7 +134,10 @@ class Cluster(NamedTuple):
 
 @contextmanager
 def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
-    """Yield the Ray cluster at `address` ("auto": one that runs here). Raise UserError where there is none to use."""
+    """Yield the Ray cluster at `address` ("auto": one that runs here).
+
+    Raise UserError where there is none to use.
+    """
     os.environ.update({f"RAY_{name}": value for name, value in IMPATIENT.items()})
     on_sigterm, stderr = signal.getsignal(signal.SIGTERM), os.dup(2)
     try:
@@ -144,7 +160,10 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
     except Exception as error:
         # no Ray, no cluster, no token, another version: each raises a class of its own
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
-        advice = "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token here and on its nodes"
+        advice = (
+            "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token "
+            "here and on its nodes"
+        )
         raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None
     finally:
         os.dup2(stderr, 2)

@@ -1,4 +1,6 @@
-"""What a person reads of a study while it runs, on the terminal and in its log, and how long its runs take."""
+"""What a person reads of a study while it runs, on the terminal and in its log, and how long its
+runs take.
+"""
 
 import json
 import logging
@@ -22,7 +24,10 @@ TIMES_FILE = "logs/batch.json"  # below the output folder
 
 
 def say(text: str) -> None:
-    """Print text and add it to the log, without what a terminal would obey. The terminal or pipe may have closed."""
+    """Print text and add it to the log, without what a terminal would obey.
+
+    The terminal or pipe may have closed.
+    """
     text = printable(text)
     LOG.info("%s", text)
     try:
@@ -45,13 +50,17 @@ def log_in(folder: Path) -> Iterator[None]:
 
 
 def shown(path: str | Path) -> str:
-    """Return a path that opens from the current folder: relative where it lies below, else the whole path."""
+    """Return a path that opens from the current folder: relative where it lies below, else the
+    whole path.
+    """
     path = Path(path).resolve()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
-    """Return {name of a run: seconds} of the runs in this output folder, as they were measured before."""
+    """Return {name of a run: seconds} of the runs in this output folder, as they were measured
+    before.
+    """
     with suppress(OSError, *MALFORMED):
         seconds = json.loads((folder / TIMES_FILE).read_text(encoding="utf-8")).get(
             "run_seconds", {}
@@ -61,7 +70,9 @@ def read_seconds(folder: Path) -> dict[str, float]:
 
 
 def in_words(record: dict) -> str:
-    """Return what was measured, with units, and why it must be read with caution; or why it was not measured."""
+    """Return what was measured, with units, and why it must be read with caution; or why it was
+    not measured.
+    """
     if record["status"] != "ok":
         return str(record["reason"])
     seconds, metric = (
@@ -79,9 +90,11 @@ def in_words(record: dict) -> str:
 
 
 def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
-    """Return how many times as fast as its base a training is that has ended, or None where that is not known.
+    """Return how many times as fast as its base a training is that has ended, or None where that is
+    not known.
 
-    Of a base, as fp32, it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
+    Of a base, as fp32, it is what is now known of the others. On a CPU nothing is said: its times
+    mean nothing.
     """
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 

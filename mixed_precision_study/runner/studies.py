@@ -1,4 +1,6 @@
-"""What is asked for: the studies of a studies file, the -p options of the command line, and paths."""
+"""What is asked for: the studies of a studies file, the -p options of the command line, and
+paths.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -46,8 +48,8 @@ class StudyForm(BaseModel):
 def load_studies(path: Path) -> dict[str, dict]:
     """Return {name: study} of a studies file, each with what is said `about` it.
 
-    A file may also hold a single study with its name, as the study.yaml of an output folder does. Raise UserError where
-    the form is wrong.
+    A file may also hold a single study with its name, as the study.yaml of an output folder does.
+    Raise UserError where the form is wrong.
     """
     studies = yaml_in(path)
     if not isinstance(studies, dict) or not studies:
@@ -69,7 +71,8 @@ def load_studies(path: Path) -> dict[str, dict]:
                 f"entry {one + 1}" if isinstance(one, int) else f"`{one}`" for one in first["loc"]
             )
             raise UserError(
-                f"{where} is wrong{place and ' at ' + place}: {first['msg']}; see the head of notebooks/studies.yaml."
+                f"{where} is wrong{place and ' at ' + place}: {first['msg']}; see the "
+                "head of notebooks/studies.yaml."
             ) from None
         for number, entry in enumerate(form.runs, 1):
             if "precisions" in entry.sweep or "repeat" in {
@@ -77,7 +80,10 @@ def load_studies(path: Path) -> dict[str, dict]:
                 *entry.sweep,
                 *entry.cpu,
             }:
-                reason = "must neither sweep `precisions` nor set `repeat`, which run_all.py counts up to `repeats`"
+                reason = (
+                    "must neither sweep `precisions` nor set `repeat`, which run_all.py "
+                    "counts up to `repeats`"
+                )
                 raise UserError(
                     f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
                 )
@@ -113,9 +119,11 @@ def check_values(form: StudyForm, base: list, where: str) -> None:
 
 
 def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
-    """Return the folder of the notebooks of a studies file: its own, or the clone's where none of them lies there.
+    """Return the folder of the notebooks of a studies file: its own, or the clone's where none of
+    them lies there.
 
-    Beside study.yaml, in an output folder, only notebooks are run that the clone lacks, because it may be a stranger's.
+    Beside study.yaml, in an output folder, only notebooks are run that the clone lacks, because it
+    may be a stranger's.
     """
     names = [f"{name}.ipynb" for name in notebooks_of(studies.values())]
     own = ROOT / "notebooks"
@@ -128,7 +136,8 @@ def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
 
 
 def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
-    """Return the studies that are asked for as STUDY or STUDY/NOTEBOOK. Raise UserError at an unknown name.
+    """Return the studies that are asked for as STUDY or STUDY/NOTEBOOK. Raise UserError at an
+    unknown name.
 
     Without a word it is `quick`, or all studies of a file that has no such study.
     """
@@ -158,7 +167,8 @@ def notebooks_of(studies: Iterable[dict]) -> list[str]:
 
 
 def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return {name: value} of the -p options. Values are read as YAML; those of PATHS are whole paths.
+    """Return {name: value} of the -p options. Values are read as YAML; those of PATHS are whole
+    paths.
 
     A name is that of a parameter, or NOTEBOOK.NAME for one notebook alone.
     """
@@ -167,7 +177,8 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":
             raise UserError(
-                "output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR."
+                "output_dir cannot be set with -p, because run_all.py sets it; use "
+                "--output-dir DIR."
             )
         if parameter in PATHS:
             overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
@@ -177,13 +188,18 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def relative_to_root(path: str | Path) -> str:
-    """Return a path relative to ROOT where it lies below, so that no record names a folder of this machine."""
+    """Return a path relative to ROOT where it lies below, so that no record names a folder of
+    this machine.
+    """
     path = Path(path).resolve()
     return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
 
 
 def expanded(text: str, option: str) -> Path:
-    """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
+    """Return the whole path that the user gave.
+
+    Raise UserError where it cannot be a parameter or in a record.
+    """
     try:
         text.encode()
         return Path(text).expanduser().resolve()

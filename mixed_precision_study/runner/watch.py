@@ -1,4 +1,6 @@
-"""What papermill and a notebook do for the run_all.py that started them: they end once that is gone."""
+"""What papermill and a notebook do for the run_all.py that started them: they end once that is
+gone.
+"""
 
 import os
 import sys
@@ -18,14 +20,18 @@ END_SECONDS = 10  # that what is killed may take to be gone
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether this process still runs. A later one with its number counts as another, whatever the clock."""
+    """Return whether this process still runs.
+
+    A later one with its number counts as another, whatever the clock.
+    """
     with suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def runner_above() -> psutil.Process | None:
-    """Return the run_all.py that started this process, or None where the environment names another process.
+    """Return the run_all.py that started this process, or None where the environment names another
+    process.
 
     A shell that a notebook opened keeps the variables of its run, also when that is over.
     """
@@ -34,9 +40,11 @@ def runner_above() -> psutil.Process | None:
 
 
 def follow_runner() -> None:
-    """End with the run_all.py above this process. Without one, drop the variables of a run, and say so.
+    """End with the run_all.py above this process. Without one, drop the variables of a run, and say
+    so.
 
-    Warnings are shown without their place, because an executed notebook names no folder of this machine.
+    Warnings are shown without their place, because an executed notebook names no folder of this
+    machine.
     """
     if runner := runner_above():
         hash_at_import()
@@ -66,7 +74,9 @@ def end_without(runner: psutil.Process) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what a child of this process leaves in the background, where Linux allows that."""
+    """Become the parent of what a child of this process leaves in the background, where Linux
+    allows that.
+    """
     with suppress(OSError, AttributeError):
         import ctypes
 

@@ -1,4 +1,6 @@
-"""Which code is in use: the commit of this suite, and a hash of the notebook and the package that measure a run."""
+"""Which code is in use: the commit of this suite, and a hash of the notebook and the package
+that measure a run.
+"""
 
 import functools
 import hashlib
@@ -32,7 +34,8 @@ class Cell(NamedTuple):
 
 
 def suite_commit() -> str | None:
-    """Return MIXED_PRECISION_COMMIT where it is set, else the commit of this clone, with "-dirty" after local changes.
+    """Return MIXED_PRECISION_COMMIT where it is set, else the commit of this clone, with "-dirty"
+    after local changes.
 
     None means that neither is known.
     """
@@ -64,7 +67,8 @@ def code_cells(path: Path) -> list[Cell]:
 
 
 def hash_of(notebook: Path) -> str | None:
-    """Return the hash of a notebook's code, without its parameters, and of the package's code that measures.
+    """Return the hash of a notebook's code, without its parameters, and of the package's code that
+    measures.
 
     None means that the notebook is broken or just being saved.
     """
@@ -86,8 +90,8 @@ hash_at_import = functools.cache(hash_now)  # what it returns first, when the pa
 def hash_that_ran() -> str | None:
     """Return the hash for this run's record, None in a notebook run by hand.
 
-    It ends in "-edited" where notebook or package were edited after the run had been started, because it is not known
-    which of them it ran.
+    It ends in "-edited" where notebook or package were edited after the run had been started,
+    because it is not known which of them it ran.
     """
     given = os.environ.get(HASH_ENV)
     return (
@@ -107,7 +111,10 @@ def package_state() -> tuple[tuple[str, int], ...]:
 
 @functools.cache
 def package_hash(state: tuple[tuple[str, int], ...]) -> str:
-    """Return the hash of the files in `state`, as package_state() gives it. Unchanged files are read once."""
+    """Return the hash of the files in `state`, as package_state() gives it.
+
+    Unchanged files are read once.
+    """
     paths = [Path(path) for path, _ in state]
     return digest({path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in paths})
 

@@ -1,4 +1,6 @@
-"""Write a file whole or not at all, follow no link when writing, and open no file that may wait for ever."""
+"""Write a file whole or not at all, follow no link when writing, and open no file that may wait
+for ever.
+"""
 
 import os
 import stat
@@ -12,9 +14,11 @@ MAX_FILE_BYTES = 2**22  # read of a record, whose JSON is broken there; the larg
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. It is renamed to `path` at the end, and removed after an error.
+    """Yield a temporary path beside `path`. It is renamed to `path` at the end, and removed after
+    an error.
 
-    A link at either path is replaced and never followed, because a stranger's folder may hold links to one's own files.
+    A link at either path is replaced and never followed, because a stranger's folder may hold links
+    to one's own files.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.half-written")
@@ -40,9 +44,11 @@ def check_is_file(path: Path) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file up to MAX_FILE_BYTES; raise OSError if it is another thing.
+    """Return the contents of a regular file up to MAX_FILE_BYTES; raise OSError if it is another
+    thing.
 
-    Links are refused, because a stranger's folder may hold links to files that only its reader can read.
+    Links are refused, because a stranger's folder may hold links to files that only its reader can
+    read.
     """
     check_is_file(path)
     with path.open("rb") as opened:

@@ -18,10 +18,11 @@ BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")
 
 
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return every record below a folder, also in zips, or in one zip, and (path, reason) of what cannot be used.
+    """Return every record below a folder, also in zips, or in one zip, and (path, reason) of what
+    cannot be used.
 
-    A record is a dict of its fields, see flat_record(); its `path` is where it was found. The reason of other JSON
-    files is NO_RECORD; those that run_all.py writes itself are ignored.
+    A record is a dict of its fields, see flat_record(); its `path` is where it was found. The
+    reason of other JSON files is NO_RECORD; those that run_all.py writes itself are ignored.
     """
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
@@ -40,10 +41,12 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
 def json_files(
     folder: Path, left_out: list[tuple[str, str]]
 ) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips to `left_out`.
+    """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips
+    to `left_out`.
 
-    Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files before archives,
-    because the order decides which of several copies of a record stands, see sort_out(). No link is followed.
+    Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files
+    before archives, because the order decides which of several copies of a record stands, see
+    sort_out(). No link is followed.
     """
     paths = [*folder.rglob("*")] or [folder]
     for path in sorted(paths, key=lambda path: (len(path.parts), path.suffix == ".zip", path)):

@@ -1,8 +1,11 @@
-"""The run record: one pydantic model of what a training was, what it ran on, what was measured and what it reached.
+"""The run record: one pydantic model of what a training was, what it ran on, what was measured and
+what it reached.
 
-On disk it is nested: `run`, `settings` (exactly the parameters), `machine`, `measured` and `quality`. The names of all
-fields differ, so that the model finds each by its name alone: `record.gpu_name` is `record.machine.gpu_name`. A field
-that another version adds or lacks is no setting, so it changes no comparison. This module does not load PyTorch.
+On disk it is nested: `run`, `settings` (exactly the parameters), `machine`, `measured` and
+    `quality`. The names of all
+fields differ, so that the model finds each by its name alone: `record.gpu_name` is
+`record.machine.gpu_name`. A field that another version adds or lacks is no setting, so it changes
+no comparison. This module does not load PyTorch.
 """
 
 import functools
@@ -57,7 +60,8 @@ DISTURBED = 0.05  # a run is throttled if one reason held in this share of the s
 # ledger_<part>_mib
 LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")
 NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the result
-# Settings in which runs of one comparison may differ; of the data what was used is compared, not what was asked for.
+# Settings in which runs of one comparison may differ; of the data what was used is compared, not
+# what was asked for.
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
@@ -69,7 +73,9 @@ RESULTS = ("ok", "diverged")  # statuses of what was measured
 
 
 class Section(BaseModel):
-    """A part of a record. What it does not declare is of another version: plain JSON, which is kept as it is."""
+    """A part of a record. What it does not declare is of another version: plain JSON, which is
+    kept as it is.
+    """
 
     model_config = ConfigDict(
         strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=()
@@ -337,7 +343,10 @@ EXPLAINING = ("ledger", "kernels", "work", "lost", "inference")
 
 
 class RunRecord(Section):
-    """One training: one notebook, one set of parameters, one precision. A field that was not measured is None."""
+    """One training: one notebook, one set of parameters, one precision.
+
+    A field that was not measured is None.
+    """
 
     run: Run
     settings: dict[Text, Plain]  # every parameter, with the name that it has in the notebook
@@ -382,7 +391,8 @@ def notebook_name(name: str) -> str:
 def digest_of(notebook: str, parameters: dict, precision: str) -> str:
     """Return eight hex digits for the notebook, the precision and every parameter but the folders.
 
-    They are what makes a run the same run: run_all.py plans by them, and the notebook names its records by them.
+    They are what makes a run the same run: run_all.py plans by them, and the notebook names its
+    records by them.
     """
     return digest([notebook, precision, parameters])[:8]
 
@@ -412,7 +422,10 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
 
 
 def new_record(notebook: str, settings: dict, precision: str, facts: dict) -> RunRecord:
-    """Return the record of a run that is about to start; `facts` are fields that are known already."""
+    """Return the record of a run that is about to start;
+
+    `facts` are fields that are known already.
+    """
     plan = planned()
     run_id = run_id_of(notebook, plan.parameters if plan else settings, precision)
     run = Run.model_construct(run_id=run_id, notebook=notebook, precision=precision)
@@ -437,9 +450,10 @@ def flat_record(record: RunRecord) -> dict:
 def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     """Write `output_dir/<run_id>.json`, whole or not at all, and return its path.
 
-    What was measured is not lost: a result of other data or of another model in its place is renamed, so that a hash
-    of them ends its name, and one of another version of this package moves into a folder beside it. What the reader
-    would refuse becomes a failed run with that reason.
+    What was measured is not lost: a result of other data or of another model in its place is
+        renamed, so that a hash
+    of them ends its name, and one of another version of this package moves into a folder beside it.
+    What the reader would refuse becomes a failed run with that reason.
     """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -489,7 +503,10 @@ def given_study() -> dict | None:
 
 
 def write_json(value: dict, path: str | Path) -> None:
-    """Write a dict as JSON, whole or not at all. Numbers that are not finite become null, as JSON has none."""
+    """Write a dict as JSON, whole or not at all.
+
+    Numbers that are not finite become null, as JSON has none.
+    """
     with written_whole(path) as temporary:
         temporary.write_text(json.dumps(as_json(value), indent=1) + "\n", encoding="utf-8")
 
@@ -550,11 +567,15 @@ FOLDERS_OF_0_3 = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"
 
 
 def lifted(flat: dict) -> dict:
-    """Return the nested form of a flat record of version 0.3. Raise ValueError where another version wrote it."""
+    """Return the nested form of a flat record of version 0.3.
+
+    Raise ValueError where another version wrote it.
+    """
     version = str(flat.get("package_version"))
     if not version.startswith("0.3."):
         raise ValueError(
-            f"version {version} wrote it; only records of 0.3 and later are read, so read it with 0.3"
+            f"version {version} wrote it; only records of 0.3 and later are read, so "
+            "read it with 0.3"
         )
     given: dict[str, Any] = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
@@ -632,7 +653,10 @@ def read_run(path: Path) -> dict | None:
 
 
 def data_asked_for(record: dict) -> str | None:
-    """Return the data set that a run was given. Images of one's own are named after their folder."""
+    """Return the data set that a run was given.
+
+    Images of one's own are named after their folder.
+    """
     settings = record["settings"]
     dataset = settings.get("dataset")
     return Path(settings.get("data_dir", "")).name if dataset == "folder" else dataset
@@ -659,12 +683,17 @@ def comparison_key(record: dict) -> tuple:
 
 
 def is_explanation(record: dict) -> bool:
-    """Return whether a record of version 0.2 is of a process that only explained. Its times count nowhere."""
+    """Return whether a record of version 0.2 is of a process that only explained.
+
+    Its times count nowhere.
+    """
     return record["purpose"] == "explain"
 
 
 def too_short_for_energy(seconds: float) -> str | None:
-    """Return why the energy of so many seconds of timed training is no figure, or None where it is."""
+    """Return why the energy of so many seconds of timed training is no figure, or None where it
+    is.
+    """
     short = (
         f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
     )

@@ -17,7 +17,8 @@ Batch = Any  # a tuple of tensors, or the nest of a reader's own data
 def mapped(
     value: Any, convert: Callable, path: str = "batch", is_leaf: Callable = lambda value: False
 ) -> Any:
-    """Return the same nest with convert(leaf, path) in place of each leaf. The nest that is given does not change.
+    """Return the same nest with convert(leaf, path) in place of each leaf. The nest that is given
+    does not change.
 
     Taken apart are tuples, lists, mappings, dataclasses and packed sequences, but neither what
     is_leaf(part) is true of nor a library's mapping that can move itself, such as a TensorDict. The
@@ -72,11 +73,14 @@ def leaves_of(
 
 
 class Parts(tuple):
-    """The batches of one step that adds up their gradients, see training_step() of train/step.py."""
+    """The batches of one step that adds up their gradients, see training_step() of
+    train/step.py.
+    """
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """Return 12 hex digits for tensors, texts and numbers: shapes, types and contents, in their order.
+    """Return 12 hex digits for tensors, texts and numbers: shapes, types and contents, in their
+    order.
 
     Tensors are taken as they are held. CIFAR-10 takes about 0.2 s.
     """
@@ -94,22 +98,24 @@ def fingerprint_of(*parts: Any) -> str:
 class TrainingData:
     """What an experiment trains and evaluates on. To train on your own data, write a subclass.
 
-    It must have `steps_per_epoch`, `train_batches` and `eval_batches`, as in the example; Experiment itself stops at
-    max_steps. A batch is a tuple of
-    tensors on the device, or another nest of them. The first is the model's input, such as images (size, 3, height,
-    width). `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16,
+    It must have `steps_per_epoch`, `train_batches` and `eval_batches`, as in the example;
+    Experiment itself stops at max_steps. A batch is a tuple of tensors on the device, or another
+    nest of them. The first is the model's input, such as images (size, 3, height, width). `size` is
+    the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16,
     otherwise float32. Convert floating-point inputs to it. Labels and indices keep their own type.
 
     Example:
         class Points(TrainingData):
-            used, title, sample_unit, train_samples, eval_samples = "points", "made-up points", "points", 640, 64
+            used, title, sample_unit, train_samples, eval_samples = "points", "made-up points",
+            "points", 640, 64
 
             def steps_per_epoch(self, size):
                 return len(inputs) // size
 
             def train_batches(self, epoch, dtype, size):
                 for start in range(0, len(inputs) // size * size, size):
-                    yield inputs[start : start + size].to(device, dtype), labels[start : start + size].to(device)
+                    yield inputs[start : start + size].to(device, dtype), labels[start : start +
+                        size].to(device)
 
             def eval_batches(self, dtype, size):
                 yield held_out.to(device, dtype), held_out_labels.to(device)
@@ -117,7 +123,8 @@ class TrainingData:
 
     used: str = "own"  # the name of the data, for the record
     source: str = "own"  # where they came from, for the record; "synthetic" marks made-up data
-    # A hash of the contents, see fingerprint_of(). Runs of different ones are never compared. None: the name counts.
+    # A hash of the contents, see fingerprint_of(). Runs of different ones are never compared. None:
+    # the name counts.
     fingerprint: str | None = None
     title: str | None = None  # the name for people; None: `used`
     folder: str | None = None  # in data_dir, whose files dataset="auto" stands for
@@ -126,9 +133,11 @@ class TrainingData:
     eval_samples: int | None = None
     samples_per_item: int = 1  # in one item of a batch, for example the words in a column of text
     largest_batch: int = 2**20  # the largest size that makes sense, for batch_size="max"
-    # Whether to make each batch on another stream while the step before it runs, as pays for batches made by GPU work.
+    # Whether to make each batch on another stream while the step before it runs, as pays for
+    # batches made by GPU work.
     prefetch: bool = False
-    # For each batch of epoch 0 the number of its shape, in order of appearance; empty where all have one shape.
+    # For each batch of epoch 0 the number of its shape, in order of appearance; empty where all
+    # have one shape.
     shapes: Sequence[int] = ()
 
     def steps_per_epoch(self, size: int) -> int:
@@ -142,9 +151,12 @@ class TrainingData:
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         """Yield the batches of an epoch (counted from 0), on the device.
 
-        All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile and CUDA graphs
-        prepare for one shape: leave out an incomplete last batch. The same epoch must give the same batches again, so
-        that all precisions train alike. With batch_size="max", other sizes are tried before the final one is set.
+        All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile
+        and CUDA graphs
+        prepare for one shape: leave out an incomplete last batch. The same epoch must give the same
+            batches again, so
+        that all precisions train alike. With batch_size="max", other sizes are tried before the
+        final one is set.
         """
         raise NotImplementedError
 
@@ -170,11 +182,13 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
 def prefetch_to_device(
     batches: Iterable[Batch], side: Any, main: Any = None, on: Callable = torch.cuda.stream
 ) -> Iterator[Batch]:
-    """Yield `batches` in order, each made on the stream `side` while the step before it runs on `main`.
+    """Yield `batches` in order, each made on the stream `side` while the step before it runs on
+    `main`.
 
-    The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. The
-    side stream waits for the step before last, so at most one extra batch is in memory, and what was freed before is
-    reused safely. record_stream would hold memory while the host runs ahead.
+    The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing
+    is prefetched. The side stream waits for the step before last, so at most one extra batch is in
+    memory, and what was freed before is reused safely. record_stream would hold memory while the
+    host runs ahead.
     """
     if side is None:
         yield from batches

@@ -1,4 +1,5 @@
-"""CIFAR-10 and CIFAR-100: from a folder tree, from torchvision's copy, or downloaded; otherwise made-up images.
+"""CIFAR-10 and CIFAR-100: from a folder tree, from torchvision's copy, or downloaded; otherwise
+made-up images.
 
 With dataset="folder" they are images of one's own.
 
@@ -35,7 +36,9 @@ CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come 
 
 
 def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
-    """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is not available."""
+    """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is
+    not available.
+    """
     place, side = Path(settings.data_dir), settings.image_size
     name = "cifar10" if settings.dataset == "auto" else settings.dataset
     if name == "folder":
@@ -43,7 +46,8 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
         # runs on other images must never be compared with them
         if bare in ("", "auto", "synthetic", *CLASS_COUNTS):
             raise UserError(
-                f'your images get the name of their folder, so data_dir cannot be "{place}"; rename it.'
+                "your images get the name of their folder, so data_dir cannot be "
+                f'"{place}"; rename it.'
             )
         print(f"Your images are resized to {side} x {side} pixels (image_size).")
         images = images_in_tree(place, side, own=True)
@@ -59,7 +63,8 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
 class Cifar(ImageData):
     """Batches of images and labels; the test set is the held-out data.
 
-    `train` and `test` are (uint8 images (N, 3, side, side), labels (N,)), and `classes` the names of the labels.
+    `train` and `test` are (uint8 images (N, 3, side, side), labels (N,)), and `classes` the names
+    of the labels.
     """
 
     folder = "cifar10"
@@ -99,7 +104,10 @@ class Cifar(ImageData):
     def gpu_batches(
         self, generator: torch.Generator, dtype: torch.dtype, size: int
     ) -> Iterator[Batch]:
-        """Yield random windows of padded images, half mirrored. As many batches as CROP_BYTES hold are made at once."""
+        """Yield random windows of padded images, half mirrored.
+
+        As many batches as CROP_BYTES hold are made at once.
+        """
         count = self.train_samples
         draw: dict[str, Any] = {"generator": generator, "device": self.device}
         order = torch.randperm(count, **draw)
@@ -142,9 +150,11 @@ class Cifar(ImageData):
 
 
 def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
-    """Return what Cifar takes, of images below `folder`/train/<class> and `folder`/test/<class>, `side` pixels wide.
+    """Return what Cifar takes, of images below `folder`/train/<class> and `folder`/test/<class>,
+    `side` pixels wide.
 
-    Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
+    Those that are not one's own get another name unless there are as many as CIFAR's, in as many
+    classes.
     """
     classes = sorted(
         path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name)
@@ -161,7 +171,8 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
         counts.append(len(found))
         if not found:
             raise UserError(
-                f"{folder / part} holds no images; put them into {folder}/train/<class>/* and test/<class>/*."
+                f"{folder / part} holds no images; put them into "
+                f"{folder}/train/<class>/* and test/<class>/*."
             )
     paths, labels = zip(*samples, strict=True)
     say_copies(paths[: counts[0]], paths[counts[0] :])
@@ -174,7 +185,8 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     used = folder.name
     if not own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
         print(
-            f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images of {len(classes)} classes, so it is named"
+            f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images of "
+            f"{len(classes)} classes, so it is named"
             f' {used}-like; for your own images, rename the folder and set dataset to "folder".'
         )
         used += "-like"
@@ -182,7 +194,9 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
 
 
 def torchvision_copy(name: str, folder: Path) -> tuple:
-    """Return torchvision's copy in `folder`; if there is none, it is downloaded, and torchvision unpacks it."""
+    """Return torchvision's copy in `folder`; if there is none, it is downloaded, and torchvision
+    unpacks it.
+    """
     kind = KINDS[name]
     place = folder / kind.base_folder
     if not place.exists():
@@ -206,7 +220,9 @@ def torchvision_copy(name: str, folder: Path) -> tuple:
 
 
 def made_up_images(device: torch.device) -> tuple:
-    """Return data of CIFAR-10's shape, each image its class's pattern under much noise; on the CPU only a few."""
+    """Return data of CIFAR-10's shape, each image its class's pattern under much noise; on the
+    CPU only a few.
+    """
     patterns = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     patterns = torch.nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,6 @@
-"""A hash of the files that a run reads. run_all.py needs it to know whether a record is of the files that lie there."""
+"""A hash of the files that a run reads. run_all.py needs it to know whether a record is of the
+files that lie there.
+"""
 
 import csv
 import hashlib
@@ -15,10 +17,12 @@ SAMPLED_BYTES = 2**16  # from the beginning of each
 def data_files_hash(
     parameters: dict, auto: str | None = None, base: str | Path = "."
 ) -> str | None:
-    """Return 12 hex digits for the files that a run's parameters name, or None where there are none.
+    """Return 12 hex digits for the files that a run's parameters name, or None where there are
+    none.
 
-    `auto` is the folder in data_dir that dataset="auto" stands for. `base` is the folder that relative paths begin in.
-    The hash is of all sizes, and of the contents where the files are small. Of larger ones a sample is read. Names and
+    `auto` is the folder in data_dir that dataset="auto" stands for. `base` is the folder that
+    relative paths begin in. The hash is of all sizes, and of the contents where the files are
+    small. Of larger ones a sample is read. Names and
     times do not count: a copy elsewhere has the same hash.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):  # of a wrong CSV
@@ -28,7 +32,9 @@ def data_files_hash(
 
 
 def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str | Path]:
-    """Return the files in the order in which they are read; none where the data are no files of the user's."""
+    """Return the files in the order in which they are read; none where the data are no files of
+    the user's.
+    """
     dataset = parameters["dataset"]
     if parameters.get("csv_path") and dataset in ("auto", "csv"):
         path = base / parameters["csv_path"]
@@ -47,7 +53,10 @@ def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str |
 
 
 def hash_of_files(paths: Sequence[str | Path]) -> str:
-    """Return 12 hex digits for the sizes and contents of regular files. One that is missing counts as such."""
+    """Return 12 hex digits for the sizes and contents of regular files.
+
+    One that is missing counts as such.
+    """
     sizes = [os.path.getsize(path) if os.path.isfile(path) else -1 for path in paths]
     found = hashlib.sha256(repr(sizes).encode())
     whole = sum(sizes) <= WHOLE_BYTES

@@ -1,4 +1,6 @@
-"""What all data sets share: a checked download, made-up data in place of missing ones, and the line that says which."""
+"""What all data sets share: a checked download, made-up data in place of missing ones, and the
+line that says which.
+"""
 
 import urllib.request
 from collections.abc import Callable
@@ -11,12 +13,16 @@ from .batches import TrainingData
 
 
 def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
-    """Return the file at an address. Raise OSError or HTTPException where it does not come whole and unchanged."""
+    """Return the file at an address.
+
+    Raise OSError or HTTPException where it does not come whole and unchanged.
+    """
     with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 the addresses are ours
         content = answer.read()
     if sum_of(content) != wanted:
         raise OSError(
-            f"{url.rpartition('/')[2]} came with a wrong checksum: it was changed or cut off on the way"
+            f"{url.rpartition('/')[2]} came with a wrong checksum: it was changed or cut "
+            "off on the way"
         )
     return content
 
@@ -24,7 +30,8 @@ def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
 def found_or_made_up(
     dataset: str, name: str, find: Callable, make_up: Callable, advice: str
 ) -> Any:
-    """Return `find()`, or `make_up()` for dataset "synthetic", and for "auto" where the data are not available.
+    """Return `find()`, or `make_up()` for dataset "synthetic", and for "auto" where the data are
+    not available.
 
     Where those of another dataset are missing, raise a UserError with `advice`.
     """
@@ -43,7 +50,8 @@ def found_or_made_up(
 def announced(data: TrainingData, also: str = "") -> Any:
     title = data.used if data.source == data.used else f"{data.used} ({data.source})"
     print(
-        f"{title}: {data.train_samples:,} {data.sample_unit} to train on, {data.eval_samples:,} held out{also}"
+        f"{title}: {data.train_samples:,} {data.sample_unit} to train on, "
+        f"{data.eval_samples:,} held out{also}"
     )
     startup.lap("data")
     return data

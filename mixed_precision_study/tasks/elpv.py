@@ -1,6 +1,7 @@
 """Images with one number each: the solar cells of ELPV, your own from a CSV, or made-up ones.
 
-ELPV holds 2,624 electroluminescence images with a defect probability of 0, 1/3, 2/3 or 1 (package elpv-dataset,
+ELPV holds 2,624 electroluminescence images with a defect probability of 0, 1/3, 2/3 or 1 (package
+elpv-dataset,
 CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 """
 
@@ -37,7 +38,9 @@ MAX_LABEL = float(np.finfo(np.float32).max)
 
 
 def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
-    """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones if it is missing."""
+    """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones
+    if it is missing.
+    """
     size = (settings.image_height, settings.image_width)
     if settings.dataset == "csv" or (settings.csv_path and settings.dataset == "auto"):
         images = images_of_csv(Path(settings.csv_path), size)
@@ -51,10 +54,11 @@ def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
 
 
 class NumberedImages(ImageData):
-    """Batches of images with one number each. A fifth of the images is held out, the same for every seed.
+    """Batches of images with one number each. A fifth of the images is held out, the same for every
+    seed.
 
-    take(index) returns a uint8 image (1 or 3, height, width), `paths` are the files, or None for made-up images, and
-    `labels` is float32 (N,). `training` and `held_out` are indices.
+    take(index) returns a uint8 image (1 or 3, height, width), `paths` are the files, or None for
+    made-up images, and `labels` is float32 (N,). `training` and `held_out` are indices.
     """
 
     mean, std = 127.5, 64.0
@@ -67,7 +71,8 @@ class NumberedImages(ImageData):
         low, high = self.labels.min().item(), self.labels.max().item()
         if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
             raise UserError(
-                f'the labels reach from {low:g} to {high:g}, beyond 0 to 1; set loss_function to "mse" for such labels.'
+                f"the labels reach from {low:g} to {high:g}, beyond 0 to 1; set "
+                'loss_function to "mse" for such labels.'
             )
         self.image_size = (settings.image_height, settings.image_width)
         self.title = f"{TITLES.get(used, used)}, {settings.image_height} × {settings.image_width}"
@@ -125,7 +130,9 @@ class NumberedImages(ImageData):
 
 
 def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
-    """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong cell."""
+    """Return the images and labels that a CSV names; raise UserError for a missing column or a
+    wrong cell.
+    """
     try:
         with path.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.DictReader(opened)
@@ -153,7 +160,9 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
 
 
 def elpv_images(size: tuple[int, int]) -> tuple:
-    """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding all at once."""
+    """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding
+    all at once.
+    """
     with suppress(UserError):
         require_packages(["elpv_dataset"])
     folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
@@ -171,7 +180,9 @@ def elpv_images(size: tuple[int, int]) -> tuple:
 def image_files(
     paths: list[Path], labels: list[float], size: tuple[int, int], mode: str, *origin: str
 ) -> tuple:
-    """Return what NumberedImages takes, of image files with 3 channels for mode "RGB" or 1 for "L"."""
+    """Return what NumberedImages takes, of image files with 3 channels for mode "RGB" or 1 for
+    "L".
+    """
 
     def read(index: int) -> torch.Tensor:
         pixels = torch.from_numpy(np.array(decoded(paths[index], mode)))
@@ -182,7 +193,9 @@ def image_files(
 
 
 def made_up_cells(size: tuple[int, int], device: torch.device) -> tuple:
-    """Return made-up grey images whose mean brightness is their label, from 0 to 1; on the CPU only a few."""
+    """Return made-up grey images whose mean brightness is their label, from 0 to 1; on the CPU
+    only a few.
+    """
     labels = torch.rand(
         2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0)
     )

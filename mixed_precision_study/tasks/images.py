@@ -1,4 +1,6 @@
-"""What the image data sets share: decoding by all cores, batches on the device, the picture of a batch."""
+"""What the image data sets share: decoding by all cores, batches on the device, the picture of a
+batch.
+"""
 
 import itertools
 import os
@@ -55,7 +57,8 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
                 return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
                 raise ValueError(
-                    "it holds numbers of 32 bits, whose range nobody knows; save it with 8 or 16 bits"
+                    "it holds numbers of 32 bits, whose range nobody knows; save it with "
+                    "8 or 16 bits"
                 )
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
@@ -65,9 +68,11 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
 
 
 def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """Return the images below a folder in order, without hidden ones, such as those in .ipynb_checkpoints.
+    """Return the images below a folder in order, without hidden ones, such as those in
+    .ipynb_checkpoints.
 
-    Links to files are followed, and links to folders are not, because they may lead round in a circle.
+    Links to files are followed, and links to folders are not, because they may lead round in a
+    circle.
     """
     found = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
     return [
@@ -83,16 +88,20 @@ def is_usual(name: str) -> bool:
 
 
 def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
-    """Print how many held-out files have the contents of a training file, because their metric flatters."""
+    """Print how many held-out files have the contents of a training file, because their metric
+    flatters.
+    """
     known = {hash_of_files([path]) for path in train}
     if copies := known.intersection(hash_of_files([path]) for path in held_out):
         print(
-            f"NOTICE: {len(copies):,} held-out images are training images, too, so the metric flatters."
+            f"NOTICE: {len(copies):,} held-out images are training images, too, so the "
+            "metric flatters."
         )
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
-    """Return the images read(0) to read(count - 1) as one tensor (count, ...), read under a progress bar.
+    """Return the images read(0) to read(count - 1) as one tensor (count, ...), read under a
+    progress bar.
 
     Forked processes read many images, because threads would wait for each other on small ones.
     """
@@ -124,7 +133,8 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
 
 
 class ImageData(TrainingData):
-    """Batches of images (size, 3, height, width) and labels (size,), from the device or from an ordinary DataLoader.
+    """Batches of images (size, 3, height, width) and labels (size,), from the device or from an
+    ordinary DataLoader.
 
     take(index) returns an image on the CPU, in a worker process; `labels` are those of all images.
     """
@@ -148,7 +158,9 @@ class ImageData(TrainingData):
         self.source, self.used = source, used
 
     def normalise(self, images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return uint8 images as floats of about mean 0 and deviation 1, with three channels, in size and layout."""
+        """Return uint8 images as floats of about mean 0 and deviation 1, with three channels, in
+        size and layout.
+        """
         images = (images - self.mean) / self.std
         if images.shape[-2:] != self.image_size:
             images = torch.nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
@@ -184,7 +196,10 @@ class ImageData(TrainingData):
         return self.normalised(batches, dtype)
 
     def worker_batches(self, indices: torch.Tensor, size: int, **options: Any) -> Iterator[Batch]:
-        """Yield the uint8 batches of an ordinary DataLoader. Its workers are forked; without fork there are none."""
+        """Yield the uint8 batches of an ordinary DataLoader.
+
+        Its workers are forked; without fork there are none.
+        """
 
         def collate(chosen: list[int]) -> list[torch.Tensor]:
             return default_collate([(self.take(index), self.labels[index]) for index in chosen])
@@ -198,7 +213,9 @@ class ImageData(TrainingData):
             yield tuple(part.to(self.device, non_blocking=True) for part in batch)
 
     def picture(self, count: int, step: int = 1) -> Image.Image:
-        """Describe a batch and return its first `count` images side by side, every `step`-th pixel of them."""
+        """Describe a batch and return its first `count` images side by side, every `step`-th
+        pixel of them.
+        """
         size = 32 if self.settings.batch_size == "max" else self.settings.batch_size
         images, labels = self.example(size)
         print(

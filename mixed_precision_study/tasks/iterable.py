@@ -1,4 +1,6 @@
-"""Batches of any iterable, as compare() takes them: each nest as it is, its samples counted, its randomness fixed."""
+"""Batches of any iterable, as compare() takes them: each nest as it is, its samples counted, its
+randomness fixed.
+"""
 
 import copy
 import itertools
@@ -18,13 +20,15 @@ from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
 # what tells one batch from another
 TOLD = torch.Tensor | str | bytes | bool | tuple
-# How likely a size is the number of samples: a first dimension of a tensor outside lists, the length of a list of
-# tensors, a first dimension within lists, and any other size.
+# How likely a size is the number of samples: a first dimension of a tensor outside lists, the
+# length of a list of tensors, a first dimension within lists, and any other size.
 OUTSIDE_LISTS, OF_TENSORS, IN_LISTS, OTHERS = range(4)
 
 
 def random_state() -> tuple:
-    """Return the state of the generators that a reader's data and loss may use: torch on the CPU, random and numpy."""
+    """Return the state of the generators that a reader's data and loss may use: torch on the
+    CPU, random and numpy.
+    """
     return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
 
 
@@ -47,9 +51,11 @@ def seed_all(*numbers: int, on_gpu: bool = False) -> None:
 class IterableData(TrainingData):
     """Batches of any iterable, such as a DataLoader or a list, on the device.
 
-    A batch is the reader's own nest, see mapped(). Its numbers, lists of numbers and NumPy arrays become tensors. An
-    object with a method `to`, such as a graph of another library, is moved by it. The arguments are those of compare();
-    one_shape: whether a CUDA graph takes the batches, so that a last step of another shape is left out.
+    A batch is the reader's own nest, see mapped(). Its numbers, lists of numbers and NumPy arrays
+    become tensors. An object with a method `to`, such as a graph of another library, is moved by
+    it. The arguments are those of compare();
+    one_shape: whether a CUDA graph takes the batches, so that a last step of another shape is left
+        out.
     """
 
     # set it before a batch is asked for; None: batches stay where they are
@@ -103,15 +109,20 @@ class IterableData(TrainingData):
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
 
     def leave_last_out(self, shapes: list[int]) -> None:
-        """Leave out the last step if it alone has another shape, for a CUDA graph; else raise UserError."""
+        """Leave out the last step if it alone has another shape, for a CUDA graph; else raise
+        UserError.
+        """
         different = sum(shape != 0 for shape in shapes)
         if different > 1 or not shapes[-1]:
             raise UserError(
-                f"{different} of {len(shapes)} steps have batches of another shape or type than the first, but a"
-                ' CUDA graph takes one; pad all to one length, or run them with execution="eager" or "compile".'
+                f"{different} of {len(shapes)} steps have batches of another shape or "
+                "type than the first, but a"
+                " CUDA graph takes one; pad all to one length, or run them with "
+                'execution="eager" or "compile".'
             )
         print(
-            f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA graph takes one shape."
+            f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA "
+            "graph takes one shape."
         )
         shapes.pop()
         self.limit = len(shapes)
@@ -120,9 +131,9 @@ class IterableData(TrainingData):
     def read(self, epoch: int | None) -> Iterator:
         """Yield the steps of an epoch on the device, or where it is None those of an evaluation.
 
-        Several batches are Parts of a step. Each batch and each step has the same random numbers in every precision,
-        although 16-bit types draw fewer. Raises UserError at a batch that cannot be counted, and Failed at the end of
-        an epoch that is not as it was when it was first read.
+        Several batches are Parts of a step. Each batch and each step has the same random numbers in
+        every precision, although 16-bit types draw fewer. Raises UserError at a batch that cannot
+        be counted, and Failed at the end of an epoch that is not as it was when it was first read.
         """
         batches, limit, accumulate = self.batches, self.limit, self.accumulate
         if epoch is None:
@@ -153,7 +164,8 @@ class IterableData(TrainingData):
         for one in sizes:
             if not any(size for (_, axis), (_, size) in one.items() if type(axis) is torch.dtype):
                 raise UserError(
-                    f"batch {number} has 0 samples; it must hold a tensor with some, such as (inputs, labels)."
+                    f"batch {number} has 0 samples; it must hold a tensor with some, "
+                    "such as (inputs, labels)."
                 )
         if self.place is None:
             of_loader = getattr(self.batches, "batch_size", None)
@@ -161,7 +173,9 @@ class IterableData(TrainingData):
         return hash(str(sizes)), sum(one.get(self.place, (0, 0))[1] for one in sizes)
 
     def check_same(self, epoch: int | None, found: list[tuple]) -> None:
-        """Raise Failed where an epoch is not what was counted or what another precision was given."""
+        """Raise Failed where an epoch is not what was counted or what another precision was
+        given.
+        """
         known = self.counted.setdefault(epoch, found)
         first = self.counted[0] if epoch else known
         name = "eval_batches" if epoch is None else "batches"
@@ -172,7 +186,8 @@ class IterableData(TrainingData):
             )
 
     def moved(self, leaf: Any, path: str) -> Any:
-        """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are.
+        """Return a tensor, an array, a number or an object that can be moved on the device, and
+        others as they are.
 
         What is the reader's own is copied, because a loss may change its batch in place.
         """
@@ -203,7 +218,9 @@ def totals(steps: list[tuple]) -> tuple[int, int]:
 
 @dataclass
 class HeldOut:
-    """Held-out batches that are moved to the device when they are read, as often as one likes, or by number."""
+    """Held-out batches that are moved to the device when they are read, as often as one likes,
+    or by number.
+    """
 
     data: IterableData
 
@@ -219,17 +236,21 @@ class HeldOut:
 
 
 def check_readable(name: str, batches: Any) -> None:
-    """Raise UserError where batches are single samples, cannot be read again and again, or are none."""
+    """Raise UserError where batches are single samples, cannot be read again and again, or are
+    none.
+    """
     if any(kind.__name__ in ("Dataset", "IterableDataset") for kind in type(batches).__mro__):
         raise UserError(
-            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, batch_size=...), or"
+            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, "
+            "batch_size=...), or"
             " with batch_size=None if it yields whole batches."
         )
     if isinstance(batches, Iterator) or not (
         hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     ):
         raise UserError(
-            f"{name}, of type {type(batches).__name__}, cannot be read again and again; give a list, a DataLoader"
+            f"{name}, of type {type(batches).__name__}, cannot be read again and again; "
+            "give a list, a DataLoader"
             " or a class with __iter__."
         )
     if length_hint(batches, 1) == 0:
@@ -248,7 +269,10 @@ def is_number(value: Any) -> bool:
 
 
 def as_tensor(value: Any) -> Any:
-    """Return the tensor of an array, a number or a list of numbers. What no tensor can hold stays as it is."""
+    """Return the tensor of an array, a number or a list of numbers.
+
+    What no tensor can hold stays as it is.
+    """
     with suppress(TypeError, ValueError, RuntimeError, OverflowError):
         if isinstance(value, numpy.ndarray | numpy.number):
             return torch.from_numpy(numpy.array(value, order="C"))
@@ -272,7 +296,8 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     """Return {(path, dimension): (rank, size)} of all tensors and lists in a batch.
 
     The lower the rank, the likelier the size is the number of samples. A tensor with numbers
-    in it has size 1 in a dimension that is named after its type, so that a batch of scalars is one sample.
+    in it has size 1 in a dimension that is named after its type, so that a batch of scalars is one
+    sample.
     """
     sizes = {}
     if isinstance(batch, list):
@@ -299,7 +324,8 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
 def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tuple[Any, int]:
     """Return where in sizes_in() a batch samples are counted, and how many the first batch has.
 
-    They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the likeliest sizes.
+    They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the
+    likeliest sizes.
     """
     ranked = sorted(sizes.items(), key=lambda one: one[1][0])
     likeliest = next(rank for _, (rank, size) in ranked if size)
@@ -310,11 +336,13 @@ def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tup
     if size not in places:
         given = ", ".join(str(one) for one in places)
         raise UserError(
-            f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {given}."
+            f"batch_size is {wanted!r}, but the first batch has no such dimension; give "
+            f"one of {given}."
         )
     if not wanted and size != of_loader and len(set(likely)) > 1:
         print(
-            f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
+            f"A batch is taken to have {size} samples, because that is the most frequent "
+            "first dimension of its"
             " tensors; if it is another number, set batch_size=."
         )
     return places[size], size

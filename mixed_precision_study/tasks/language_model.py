@@ -1,4 +1,5 @@
-"""A word language model as in PyTorch's public example: an RNN or a causal Transformer, and the text that it writes.
+"""A word language model as in PyTorch's public example: an RNN or a causal Transformer, and the
+text that it writes.
 
 https://github.com/pytorch/examples/tree/main/word_language_model
 """
@@ -26,8 +27,9 @@ def title_of(settings: Any) -> str:
 class TransformerLayer(torch.nn.Module):
     """Attention to the words so far, then a feed-forward network; (T, B, units) -> (T, B, units).
 
-    Each of the two is added to its input and normalised. The attention kernel applies the causal mask itself, so no
-    mask has to be stored, cast or read. Initial weights are those of torch.nn.Transformer.
+    Each of the two is added to its input and normalised. The attention kernel applies the causal
+    mask itself, so no mask has to be stored, cast or read. Initial weights are those of
+    torch.nn.Transformer.
     """
 
     def __init__(self, units: int, heads: int, dropout: float):
@@ -61,17 +63,21 @@ class TransformerLayer(torch.nn.Module):
 
 
 def sinusoids(length: int, units: int) -> torch.Tensor:
-    """Return position encodings (length, 1, units): sine and cosine at wavelengths from 2 pi to 20,000 pi."""
+    """Return position encodings (length, 1, units): sine and cosine at wavelengths from 2 pi to
+    20,000 pi.
+    """
     angles = torch.arange(length)[:, None] * 10_000 ** (-torch.arange(0, units, 2) / units)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, None, :units]
 
 
 class LanguageModel(torch.nn.Module):
-    """Predicts the next word: (words (T, B), hidden or None) -> (logits (T, B, padded vocabulary), hidden).
+    """Predicts the next word: (words (T, B), hidden or None) -> (logits (T, B, padded vocabulary),
+    hidden).
 
-    The vocabulary of `words` is padded to a multiple of 8 with words that have no probability. `longest` is the
-    Transformer's largest T; its hidden state is always None. As in the public example it has dropout on its word
-    vectors, at most PyTorch's default of 0.1 within its layers, and none before the output.
+    The vocabulary of `words` is padded to a multiple of 8 with words that have no probability.
+    `longest` is the Transformer's largest T; its hidden state is always None. As in the public
+    example it has dropout on its word vectors, at most PyTorch's default of 0.1 within its layers,
+    and none before the output.
     """
 
     def __init__(
@@ -122,10 +128,11 @@ class LanguageModel(torch.nn.Module):
 def write_words(
     network: torch.nn.Module, data: Any, settings: Any, device: torch.device
 ) -> list[str]:
-    """Return `settings.generate_words` words that a LanguageModel writes after a wikitext.Text, drawn with the seed.
+    """Return `settings.generate_words` words that a LanguageModel writes after a wikitext.Text,
+    drawn with the seed.
 
-    A recurrent network keeps its state from word to word, but the Transformer reads the last `bptt` words each time.
-    The text ends early if a prediction is not finite.
+    A recurrent network keeps its state from word to word, but the Transformer reads the last `bptt`
+    words each time. The text ends early if a prediction is not finite.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     hidden = None

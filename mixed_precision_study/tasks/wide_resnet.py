@@ -1,10 +1,14 @@
-"""The wide ResNet of Zagoruyko and Komodakis (2016), https://arxiv.org/abs/1605.07146. timm has none."""
+"""The wide ResNet of Zagoruyko and Komodakis (2016), https://arxiv.org/abs/1605.07146. timm has
+none.
+"""
 
 import torch
 
 
 class WideBlock(torch.nn.Module):
-    """A residual block: twice normalisation, ReLU and convolution, with dropout between the convolutions."""
+    """A residual block: twice normalisation, ReLU and convolution, with dropout between the
+    convolutions.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, dropout: float):
         super().__init__()

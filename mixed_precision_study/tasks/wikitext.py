@@ -1,4 +1,5 @@
-"""WikiText-2 as numbers, cut into columns of text: from a folder or downloaded; otherwise made-up text.
+"""WikiText-2 as numbers, cut into columns of text: from a folder or downloaded; otherwise made-up
+text.
 
 Source: https://github.com/pytorch/examples/tree/main/word_language_model
 """
@@ -32,7 +33,9 @@ EVAL_COLUMNS = 10  # of the validation and the test text, as in the public examp
 
 
 def load(settings: SimpleNamespace, device: torch.device) -> "Text":
-    """Return the text that the settings name: for "auto" WikiText-2, or made-up text if it is not available."""
+    """Return the text that the settings name: for "auto" WikiText-2, or made-up text if it is
+    not available.
+    """
     folder = Path(settings.data_dir) / "wikitext-2"
     advice = f"put train.txt, valid.txt and test.txt into {folder}"
     find, make_up = partial(wikitext_in, folder), partial(made_up_text, device)
@@ -43,9 +46,11 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Text":
 
 
 class Text(TrainingData):
-    """Batches of text in columns that run side by side. A batch is (words, next words), both int64 (bptt, batch size).
+    """Batches of text in columns that run side by side. A batch is (words, next words), both int64
+    (bptt, batch size).
 
-    `train`, `valid` and `test` are numbers of words in the `vocabulary`, int64 (N,); `test` is empty if there is none.
+    `train`, `valid` and `test` are numbers of words in the `vocabulary`, int64 (N,); `test` is
+    empty if there is none.
     """
 
     sample_unit = "tokens"
@@ -70,16 +75,21 @@ class Text(TrainingData):
 
     @property
     def chance(self) -> float:
-        """The validation perplexity of guessing by the frequency of each word in the training text."""
+        """The validation perplexity of guessing by the frequency of each word in the training
+        text.
+        """
         counts = torch.bincount(self.train, minlength=len(self.vocabulary)).double() + 1
         return perplexity(-(counts / counts.sum()).log()[self.valid].mean().item())
 
     def in_columns(self, words: torch.Tensor, columns: int) -> torch.Tensor:
-        """Return the text (N,) as (N // columns, columns) on the device, without the words left over."""
+        """Return the text (N,) as (N // columns, columns) on the device, without the words left
+        over.
+        """
         bptt = self.settings.bptt
         if len(words) // columns <= bptt:
             raise UserError(
-                f"{len(words)} words of text are too few for {columns} columns of more than {bptt} (bptt)."
+                f"{len(words)} words of text are too few for {columns} columns of more "
+                f"than {bptt} (bptt)."
             )
         return (
             words[: len(words) // columns * columns]
@@ -90,9 +100,11 @@ class Text(TrainingData):
         )
 
     def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
-        """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last one is left out.
+        """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last
+        one is left out.
 
-        most: how many, 0 for all. joined: how many are joined as one, of more rows; the last ones may be fewer.
+        most: how many, 0 for all. joined: how many are joined as one, of more rows; the last ones
+            may be fewer.
         """
         bptt = self.settings.bptt
         steps = (len(columns) - 1) // bptt
@@ -106,16 +118,21 @@ class Text(TrainingData):
         return min(steps, self.settings.max_steps or steps)
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Return the segments of the training text, which is never shuffled. It is kept in columns of the last size."""
+        """Return the segments of the training text, which is never shuffled.
+
+        It is kept in columns of the last size.
+        """
         if size not in self.train_columns:
             self.train_columns = {size: self.in_columns(self.train, size)}
         return self.segments(self.train_columns[size], self.settings.max_steps)
 
     def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
-        """Return the segments of a held-out text, at most max_steps of them, several joined as one batch.
+        """Return the segments of a held-out text, at most max_steps of them, several joined as one
+        batch.
 
-        The loss stays the same, because a recurrent network carries its state over. A batch has at most as many words
-        as a training batch of `size` columns, so it needs no more memory. A transformer sees bptt words at most.
+        The loss stays the same, because a recurrent network carries its state over. A batch has at
+        most as many words as a training batch of `size` columns, so it needs no more memory. A
+        transformer sees bptt words at most.
         """
         joined = (
             1
@@ -134,10 +151,13 @@ class Text(TrainingData):
         return self.held_out(self.in_columns(self.test, EVAL_COLUMNS), size)
 
     def show(self) -> None:
-        """Print the shape of a batch and the first words of a column, with those to be predicted."""
+        """Print the shape of a batch and the first words of a column, with those to be
+        predicted.
+        """
         words, next_words = self.example(self.asked_size)
         print(
-            f"A batch: words {tuple(words.shape)}, {self.steps_per_epoch(self.asked_size)} steps per epoch"
+            f"A batch: words {tuple(words.shape)}, "
+            f"{self.steps_per_epoch(self.asked_size)} steps per epoch"
         )
         for title, column in (
             ("The first column reads:", words),
@@ -152,7 +172,10 @@ def perplexity(loss: float) -> float:
 
 
 def download_into(folder: Path, lacking: str) -> None:
-    """Download WikiText-2 into a folder. Raise UserError where a text of one's own would be replaced."""
+    """Download WikiText-2 into a folder.
+
+    Raise UserError where a text of one's own would be replaced.
+    """
     for path in folder.glob("*.txt"):
         if git_blob(path.read_bytes()) not in WIKITEXT_BLOBS.values():
             raise UserError(f"{folder} holds {path.name} and lacks {lacking}; put it there, too.")
@@ -198,7 +221,8 @@ def wikitext_in(folder: Path) -> tuple:
     used = "wikitext-2"
     if not known:
         print(
-            f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like."
+            f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are "
+            f"named {used}-like."
         )
         used += "-like"
     return (*numbers, list(vocabulary)), source, used

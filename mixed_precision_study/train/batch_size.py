@@ -20,20 +20,24 @@ from .step import allow_search, cycle_batches, read_search
 def limit_memory(gib: float, device: torch.device) -> None:
     """Let PyTorch's allocator take at most `gib` GiB of the GPU; 0: no limit.
 
-    The CUDA context and libraries, a few hundred MiB, are not counted. Raises UserError if the GPU has less memory.
+    The CUDA context and libraries, a few hundred MiB, are not counted. Raises UserError if the GPU
+    has less memory.
     """
     if gib and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > total:
             raise UserError(
-                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, or 0 for all."
+                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give "
+                "less, or 0 for all."
             )
         # of the current device, the only one in use
         torch.cuda.set_per_process_memory_fraction(gib / total)
 
 
 def count(name: str, device: torch.device) -> int:
-    """Return a counter of the allocator: "num_ooms", or "num_alloc_retries" (it freed its cache and tried again)."""
+    """Return a counter of the allocator: "num_ooms", or "num_alloc_retries" (it freed its cache
+    and tried again).
+    """
     return torch.cuda.memory_stats(device)[name] if device.type == "cuda" else 0
 
 
@@ -46,9 +50,11 @@ def probe(
     rows: int = 1,
     search: float | None = None,
 ) -> bool:
-    """Build the model, train a few steps at batch size `size` and free everything; return whether it fitted in memory.
+    """Build the model, train a few steps at batch size `size` and free everything; return whether
+    it fitted in memory.
 
-    search: seconds of a step, if cuDNN's search shall run as in training. The arguments are those of largest_batch().
+    search: seconds of a step, if cuDNN's search shall run as in training. The arguments are those
+        of largest_batch().
     `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second].
     """
     release_memory(device)
@@ -59,8 +65,8 @@ def probe(
     first = 0.0  # seconds of the first step without compilation
     retried = 0
     ran_out = count("num_ooms", device)
-    # PyTorch caches its choice per shape, searched or not. `deterministic` is part of the cache key, so that training
-    # still searches.
+    # PyTorch caches its choice per shape, searched or not. `deterministic` is part of the cache
+    # key, so that training still searches.
     with (
         cudnn_flags(benchmark=False, deterministic=search is None),
         progress(None, f"{record.precision}, trying batch size {size}"),
@@ -116,11 +122,14 @@ def largest_batch(
     limit: int,
     rows: int = 1,
 ) -> int:
-    """Return the largest batch size up to `limit` that trains, to within a sixteenth; from 8 on a multiple of 8.
+    """Return the largest batch size up to `limit` that trains, to within a sixteenth; from 8 on a
+    multiple of 8.
 
-    The size is doubled until it does not fit, then bisected. At the end it must also fit with cuDNN's search.
+    The size is doubled until it does not fit, then bisected. At the end it must also fit with
+    cuDNN's search.
 
-    make_trainer(): builds model and optimizer anew. batches(size): yields batches of `size` items. rows: samples in
+    make_trainer(): builds model and optimizer anew. batches(size): yields batches of `size` items.
+        rows: samples in
     one item.
 
     Raises Unsupported on the CPU, torch.OutOfMemoryError if not even one item fits.

@@ -1,7 +1,8 @@
 """The whole training step as one CUDA graph: execution="cuda_graph".
 
-A replay cannot ask the host anything. Loss scale, skipped steps, learning rate and hidden state therefore stay on the
-device. On the CPU the same steps run without a graph, so that tests can check their arithmetic.
+A replay cannot ask the host anything. Loss scale, skipped steps, learning rate and hidden state
+therefore stay on the device. On the CPU the same steps run without a graph, so that tests can check
+their arithmetic.
 """
 
 import functools
@@ -56,13 +57,18 @@ class DeviceScaler:
                 torch._amp_foreach_non_finite_check_and_unscale_(same, self.found_inf, inverse)
 
     def step(self, optimizer: DeviceOptimizer) -> None:
-        """Update the weights unless a gradient overflowed. Unscales the gradients if the step has not done so."""
+        """Update the weights unless a gradient overflowed.
+
+        Unscales the gradients if the step has not done so.
+        """
         if not self.unscaled:
             self.unscale_(optimizer)
         optimizer.step(self.found_inf if self.enabled else None)
 
     def update(self, new_scale: float | None = None) -> None:
-        """Count an overflow and adjust a dynamic scale; or set the scale, as GradScaler.update does."""
+        """Count an overflow and adjust a dynamic scale; or set the scale, as GradScaler.update
+        does.
+        """
         if new_scale is not None:
             self.factor.fill_(new_scale)
             return
@@ -94,8 +100,9 @@ FAILED_GRAPHS: list = []  # kept alive, because PyTorch's allocator may still re
 def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Return the stream of all graphs of this process; None on the CPU.
 
-    One stream for all, because cuBLAS never frees the workspaces it makes for a stream. Another stream is used before,
-    because the replays of a process that never did so are 2 to 4% slower in fp16 (docs/pytorch_notes.md).
+    One stream for all, because cuBLAS never frees the workspaces it makes for a stream. Another
+    stream is used before, because the replays of a process that never did so are 2 to 4% slower in
+    fp16 (docs/pytorch_notes.md).
     """
     if device.type != "cuda":
         return None
@@ -109,7 +116,8 @@ def filled(places: Any, values: Any, name: str) -> Any:
 
     Where there is no first one yet, it is a copy of this one.
 
-    Raises Unsupported where it differs from the first in anything else, because a replay would not see that.
+    Raises Unsupported where it differs from the first in anything else, because a replay would not
+    see that.
     """
     if places is None:
         return mapped(
@@ -124,8 +132,10 @@ def filled(places: Any, values: Any, name: str) -> Any:
         value = new[path]
         if not alike(place, value):
             raise Unsupported(
-                f"a CUDA graph replays shapes, types and values of the first batch, but {path} is first"
-                f" {described(place)} and then {described(value)}; leave it out of the batch or run eager"
+                "a CUDA graph replays shapes, types and values of the first batch, but "
+                f"{path} is first"
+                f" {described(place)} and then {described(value)}; leave it out of the "
+                "batch or run eager"
             )
         if isinstance(place, torch.Tensor):
             place.copy_(value, non_blocking=True)
@@ -133,7 +143,9 @@ def filled(places: Any, values: Any, name: str) -> Any:
 
 
 def alike(first: Any, value: Any) -> bool:
-    """Return whether a tensor has the shape and type of the first one, and another leaf its value."""
+    """Return whether a tensor has the shape and type of the first one, and another leaf its
+    value.
+    """
     if isinstance(first, torch.Tensor):
         is_tensor = isinstance(value, torch.Tensor)
         return is_tensor and (first.shape, first.dtype) == (value.shape, value.dtype)
@@ -153,15 +165,15 @@ def described(value: Any) -> str:
 def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.device) -> tuple:
     """Capture what `run()` does on the device, without computing it.
 
-    Returns (graph, bytes that the graph uses and the allocator does not count after the capture). Raises Unsupported if
-    `run` cannot be captured.
+    Returns (graph, bytes that the graph uses and the allocator does not count after the capture).
+    Raises Unsupported if `run` cannot be captured.
     """
     release_memory(device)
     reset_peaks(device)
     graph = torch.cuda.CUDAGraph()
     try:
-        # A failed capture leaves its stream current without the outer context. With "thread_local", a data loader's
-        # thread may go on pinning memory.
+        # A failed capture leaves its stream current without the outer context. With "thread_local",
+        # a data loader's thread may go on pinning memory.
         with (
             torch.cuda.stream(stream),
             torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
@@ -176,7 +188,9 @@ def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.de
 
 
 def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
-    """Raise what ended a capture: out of memory as it is, anything else as Unsupported with its first cause."""
+    """Raise what ended a capture: out of memory as it is, anything else as Unsupported with its
+    first cause.
+    """
     generator = torch.cuda.default_generators[
         torch.cuda.current_device() if device.index is None else device.index
     ]
@@ -202,7 +216,8 @@ EAGER_STEPS = 3
 
 
 class CapturedStep:
-    """Takes steps on tensors that keep their address: the first few eagerly, then as replays of one CUDA graph.
+    """Takes steps on tensors that keep their address: the first few eagerly, then as replays of one
+    CUDA graph.
 
     take(batch, hidden): a whole training step that does not wait for the device.
     found_inf: the tensor in which `take` leaves whether the step was skipped.
@@ -259,10 +274,11 @@ class CapturedStep:
         return self.outcome[0], self.hidden
 
     def unseen(self) -> int:
-        """Return, as an epoch begins, the bytes that its steps use and the allocator does not count.
+        """Return, as an epoch begins, the bytes that its steps use and the allocator does not
+        count.
 
-        Evaluations run on another stream and leave workspaces there. What they have added since the first epoch is
-        taken off, because training does not use it.
+        Evaluations run on another stream and leave workspaces there. What they have added since the
+        first epoch is taken off, because training does not use it.
         """
         if self.stream is None:
             return 0

@@ -1,4 +1,6 @@
-"""Optimizers whose step never asks the host anything: for CUDA graphs, scaler="device" and stochastic rounding."""
+"""Optimizers whose step never asks the host anything: for CUDA graphs, scaler="device" and
+stochastic rounding.
+"""
 
 from typing import Any
 
@@ -21,17 +23,21 @@ def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 class DeviceOptimizer:
     """An optimizer's update in fused kernels, which do nothing if a gradient overflowed.
 
-    Learning rates are tensors, so that a CUDA graph's replay reads their current values. Buffers start as zeros.
+    Learning rates are tensors, so that a CUDA graph's replay reads their current values. Buffers
+    start as zeros.
     groups: of torch's optimizer. Its frozen weights keep nothing, because they get no gradient.
-    lacking: settings of torch's that must be off. buffers: what is kept for each weight, but not without momentum.
-    stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see rounded_at_random.
+    lacking: settings of torch's that must be off. buffers: what is kept for each weight, but not
+        without momentum.
+    stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see
+        rounded_at_random.
 
     Raises Unsupported where one of the lacking settings is on.
     """
 
     lacking: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
-    # of a subclass: update(group, columns, found_inf) updates columns of weights, gradients and each buffer
+    # of a subclass: update(group, columns, found_inf) updates columns of weights, gradients and
+    # each buffer
     update: Any
 
     def __init__(self, groups: list[dict], stochastic: bool):
@@ -52,7 +58,9 @@ class DeviceOptimizer:
                     self.state[weight] = {name: torch.zeros_like(weight) for name in names}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients. keep_masters() replaces this method if the weights are master copies."""
+        """Drop the gradients. keep_masters() replaces this method if the weights are master
+        copies.
+        """
         for weight in self.weights:
             weight.grad = None
 
@@ -67,7 +75,9 @@ class DeviceOptimizer:
 
     @torch.no_grad()
     def step(self, found_inf: torch.Tensor | None = None) -> None:
-        """Update every weight that has a gradient; change nothing if `found_inf` (fp32, on the device) is 1."""
+        """Update every weight that has a gradient; change nothing if `found_inf` (fp32, on the
+        device) is 1.
+        """
         for group in self.param_groups:
             by_dtype: dict[torch.dtype, list[tuple]] = {}
             for weight in group["params"]:
@@ -86,9 +96,11 @@ class DeviceOptimizer:
                     self.update(group, columns, found_inf)
 
     def update_in_fp32(self, group: dict, columns: list[list], found_inf: Any) -> None:
-        """Update fp32 copies, and round weights and buffers to their type, at random if `stochastic`.
+        """Update fp32 copies, and round weights and buffers to their type, at random if
+        `stochastic`.
 
-        On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements there.
+        On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements
+        there.
         """
         exact = [[tensor.float() for tensor in column] for column in columns]
         self.update(group, exact, found_inf)
@@ -102,8 +114,8 @@ class DeviceOptimizer:
 class DeviceSGD(DeviceOptimizer):
     """torch.optim.SGD's update.
 
-    torch.optim.SGD(fused=True) leaves its momentum buffers uninitialised if the first step is skipped. Here they start
-    as zeros, which gives the same first step.
+    torch.optim.SGD(fused=True) leaves its momentum buffers uninitialised if the first step is
+    skipped. Here they start as zeros, which gives the same first step.
     """
 
     lacking = ("dampening", "maximize")
@@ -156,7 +168,8 @@ class DeviceAdamW(DeviceOptimizer):
 def rounded_at_random(exact: torch.Tensor) -> torch.Tensor:
     """Round fp32 to one of the two neighbours in bf16, the nearer one more often: right on average.
 
-    A bf16 is the upper half of an fp32. So 16 random bits are added to the lower half, and the sum is cut off.
+    A bf16 is the upper half of an fp32. So 16 random bits are added to the lower half, and the sum
+    is cut off.
     """
     bits = exact.view(torch.int32)
     noise = torch.randint_like(bits, 1 << 16)
@@ -167,10 +180,14 @@ DEVICE_OPTIMIZERS: dict[type, Any] = {torch.optim.SGD: DeviceSGD, torch.optim.Ad
 
 
 def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> DeviceOptimizer:
-    """Return the device's form of an optimizer that has taken no step yet; Unsupported if it is no SGD or AdamW."""
+    """Return the device's form of an optimizer that has taken no step yet;
+
+    Unsupported if it is no SGD or AdamW.
+    """
     kind = DEVICE_OPTIMIZERS.get(type(optimizer))
     if kind is None:
         raise Unsupported(
-            f"a step without waits for the device needs torch.optim.SGD or AdamW; this is {type(optimizer).__name__}"
+            "a step without waits for the device needs torch.optim.SGD or AdamW; this "
+            f"is {type(optimizer).__name__}"
         )
     return kind(optimizer.param_groups, stochastic)

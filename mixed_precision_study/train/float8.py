@@ -1,7 +1,8 @@
 """fp8 training of Linear layers: all three matrix products of a layer take 8-bit numbers.
 
-The method is that of torchao's float8 training (https://docs.pytorch.org/ao/stable/workflows/training.html), written
-with PyTorch's own scaled matmul. Weights stay in fp32, and everything but the Linear layers runs under bf16 autocast.
+The method is that of torchao's float8 training
+(https://docs.pytorch.org/ao/stable/workflows/training.html), written with PyTorch's own scaled
+matmul. Weights stay in fp32, and everything but the Linear layers runs under bf16 autocast.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +36,9 @@ def scaled(matrix: torch.Tensor, dtype: torch.dtype) -> Scaled:
 
 
 def product(a: Scaled, b: Scaled, fast: bool = False) -> torch.Tensor:
-    """Return a @ b.T in bf16, (rows of a, rows of b). fast: add up with less than fp32's precision."""
+    """Return a @ b.T in bf16, (rows of a, rows of b). fast: add up with less than fp32's
+    precision.
+    """
     how = {"out_dtype": torch.bfloat16, "use_fast_accum": fast}
     return torch._scaled_mm(a.values, b.values.t(), scale_a=a.scale, scale_b=b.scale, **how)
 
@@ -67,7 +70,10 @@ class Float8Product(torch.autograd.Function):
 
 
 class Float8Linear(torch.nn.Linear):
-    """A Linear layer in fp8: (..., in_features) -> (..., out_features) in bf16. Made by use_float8()."""
+    """A Linear layer in fp8: (..., in_features) -> (..., out_features) in bf16.
+
+    Made by use_float8().
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features).to(torch.bfloat16)
@@ -80,7 +86,8 @@ class Float8Linear(torch.nn.Linear):
 
 
 def use_float8(model: torch.nn.Module) -> float:
-    """Turn the model's Linear layers into Float8Linear where their sizes allow it. Return their share of the work.
+    """Turn the model's Linear layers into Float8Linear where their sizes allow it. Return their
+    share of the work.
 
     The work of a layer is taken as its number of weights. Raises Unsupported if the share is 0.
     """

@@ -1,4 +1,6 @@
-"""Loss scaling: the scaler of each mode, the scale of every step, and what fp16 would lose without one."""
+"""Loss scaling: the scaler of each mode, the scale of every step, and what fp16 would lose
+without one.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,7 +14,9 @@ from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32
 
 
 class OwnScaler(torch.amp.GradScaler):
-    """PyTorch's loss scaler for what that does not know: a `fixed` scale, fp32 master copies, and fp16 gradients."""
+    """PyTorch's loss scaler for what that does not know: a `fixed` scale, fp32 master copies,
+    and fp16 gradients.
+    """
 
     def __init__(self, device_type: str, *, init_scale: float, fixed: bool, enabled: bool):
         super().__init__(device_type, init_scale=init_scale, enabled=enabled)
@@ -32,7 +36,8 @@ class OwnScaler(torch.amp.GradScaler):
 def make_scaler(
     precision: str, loss_scale: str | float, device: torch.device, on_device: bool = False
 ) -> Any:
-    """Return the mode's torch.amp.GradScaler, or with `on_device` its DeviceScaler. One not enabled changes nothing.
+    """Return the mode's torch.amp.GradScaler, or with `on_device` its DeviceScaler. One not enabled
+    changes nothing.
 
     loss_scale: "dynamic" or a fixed number. o3_fp16 has no dynamic scale.
     """
@@ -50,7 +55,8 @@ def make_scaler(
 class LossScaleTrace:
     """Works out the loss scale of every step of an epoch, once the clock has stopped.
 
-    It is made before the first step and follows GradScaler's rule, so the training loop never reads the scale.
+    It is made before the first step and follows GradScaler's rule, so the training loop never reads
+    the scale.
     """
 
     def __init__(self, record: RunRecord, trainer: Any):
@@ -62,7 +68,10 @@ class LossScaleTrace:
         self.note()
 
     def note(self, scale: float | None = None) -> None:
-        """Add [step, scale] to the record if the scale has changed. Without a scale, the scaler's own is read."""
+        """Add [step, scale] to the record if the scale has changed.
+
+        Without a scale, the scaler's own is read.
+        """
         if self.scaler.is_enabled():
             trace = self.record.loss_scale_trace
             scale = self.scaler.get_scale() if scale is None else scale
@@ -70,7 +79,9 @@ class LossScaleTrace:
                 trace.append([self.number, scale])
 
     def end(self, skipped: Iterable[bool]) -> None:
-        """Follow all steps of the epoch, given whether each was skipped, then read the scale itself."""
+        """Follow all steps of the epoch, given whether each was skipped, then read the scale
+        itself.
+        """
         if state := self.state:
             scale, good = (
                 torch.tensor(state["scale"]),
@@ -88,16 +99,20 @@ class LossScaleTrace:
 
 
 def flush_fraction(gradients: list[torch.Tensor], scale: float) -> float:
-    """Return the fraction of non-zero elements of `gradients` (unscaled) that are 0 in fp16 at this loss scale."""
+    """Return the fraction of non-zero elements of `gradients` (unscaled) that are 0 in fp16 at
+    this loss scale.
+    """
     lost = sum(((g != 0) & ((g * scale).half() == 0)).sum() for g in gradients)
     nonzero: Any = sum((g != 0).sum() for g in gradients)
     return (lost / nonzero.clamp(min=1)).item()
 
 
 def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple]) -> None:
-    """Fill in, for fp16 modes, the fraction of gradient elements that fp16 loses without and with the loss scale.
+    """Fill in, for fp16 modes, the fraction of gradient elements that fp16 loses without and with
+    the loss scale.
 
-    The gradients come from an fp32 copy of the model: in fp16 the lost ones could no longer be counted.
+    The gradients come from an fp32 copy of the model: in fp16 the lost ones could no longer be
+    counted.
     """
     if "fp16" not in trainer.precision:
         return

@@ -50,7 +50,8 @@ def check_supported(
 ) -> None:
     """Raise Unsupported, with the reason, if `device` cannot run the mode.
 
-    `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
+    `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None
+    if not checked.
     """
     if device.type != "cuda":
         wanted = f'execution="{execution}"' if "cuda_graph" in execution else precision
@@ -71,7 +72,8 @@ FP32_SWITCHES = {
     "conv": "backends.cudnn.conv.fp32_precision",
     "rnn": "backends.cudnn.rnn.fp32_precision",
 }
-# {switch: PyTorch's default}: torch.compile reads them. They set those for fp32, too, so they come first.
+# {switch: PyTorch's default}: torch.compile reads them. They set those for fp32, too, so they come
+# first.
 OLDER_SWITCHES = {
     "set_float32_matmul_precision get_float32_matmul_precision": "highest",
     "backends.cudnn.allow_tf32": True,
@@ -111,7 +113,8 @@ SWITCHES = [
 def set_fp32_precision(precision: str) -> None:
     """Set PyTorch's switches for fp32 arithmetic as a precision needs them.
 
-    By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it is set.
+    By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it
+    is set.
     """
     tf32 = PRECISIONS[precision]["tf32"]
     matmul, cudnn = OLDER_SWITCHES
@@ -194,7 +197,8 @@ class Precision:
 
 @contextmanager
 def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
-    """Collect the types of every autocast that is turned on for the device within the block, by whomever.
+    """Collect the types of every autocast that is turned on for the device within the block, by
+    whomever.
 
     It is read where a region of autocast ends, so that a type that is set within the region counts.
     """
@@ -213,11 +217,13 @@ def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
 def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
     """Return a model or a function under torch.compile. `mode` is one of COMPILE_MODES.
 
-    For several shapes PyTorch's default holds: it compiles for the first shape and, at the second, for any shape.
+    For several shapes PyTorch's default holds: it compiles for the first shape and, at the second,
+    for any shape.
     """
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
     set_switch("_functorch.config.enable_autograd_cache", False)
-    # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
+    # A compiled backward pass would run under the forward's autocast, though eager mode's does not
+    # (issue 153044).
     set_switch("_functorch.config.backward_pass_autocast", "off")
     return torch.compile(part, dynamic=None if several_shapes else False, **COMPILE_MODES[mode])
 
@@ -227,11 +233,13 @@ def cast_model(
 ) -> list[torch.nn.Parameter]:
     """Cast `model` in place and return what the optimizer updates: one tensor per parameter.
 
-    In o2_fp16 these are fp32 master copies of the weights that are not frozen, elsewhere the parameters themselves.
-    o2_fp16 keeps batch normalisation in fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
+    In o2_fp16 these are fp32 master copies of the weights that are not frozen, elsewhere the
+    parameters themselves. o2_fp16 keeps batch normalisation in fp32; o3_fp16 does so with
+    `keep_batchnorm_fp32` (Apex's name).
 
-    Where weights change their type, the model's floating-point arguments are cast to it from now on, as Apex's O2
-    does. The rest of a batch, such as the labels, keeps its type, and so do complex weights.
+    Where weights change their type, the model's floating-point arguments are cast to it from now
+    on, as Apex's O2 does. The rest of a batch, such as the labels, keeps its type, and so do
+    complex weights.
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
@@ -268,7 +276,9 @@ def cast_model(
 
 
 def cast(nest: Any, dtype: torch.dtype) -> Any:
-    """Return a nest whose floating-point tensors have a type, also those in objects that can be moved."""
+    """Return a nest whose floating-point tensors have a type, also those in objects that can be
+    moved.
+    """
 
     def cast_leaf(leaf: Any, _: str) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -287,9 +297,11 @@ def cast_arguments(model: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
 
 
 def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
-    """Make an optimizer of fp32 master copies clear the model's gradients and write its updates to the model.
+    """Make an optimizer of fp32 master copies clear the model's gradients and write its updates to
+    the model.
 
-    Does nothing if there are no copies. The loss scaler copies the gradients (gather_master_gradients).
+    Does nothing if there are no copies. The loss scaler copies the gradients
+    (gather_master_gradients).
     """
     pairs = [
         (weight, master)

@@ -64,10 +64,13 @@ def training_step(
     precision: Precision,
     clip: float | None = None,
 ) -> tuple[torch.Tensor, Any]:
-    """Take one step and return (loss, hidden). It is the step of experiments that bring none of their own.
+    """Take one step and return (loss, hidden). It is the step of experiments that bring none of
+    their own.
 
-    batch: a batch, or Parts: several, whose gradients are averaged, so that a step needs the memory of one.
-    compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the gradient.
+    batch: a batch, or Parts: several, whose gradients are averaged, so that a step needs the memory
+        of one.
+    compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the
+    gradient.
     """
     optimizer.zero_grad(set_to_none=True)
     parts = batch if isinstance(batch, Parts) else (batch,)
@@ -89,7 +92,9 @@ def training_step(
 
 
 def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: list) -> Any:
-    """Return the optimizer of a reader's function, which gets the model where it asks for a `model`."""
+    """Return the optimizer of a reader's function, which gets the model where it asks for a
+    `model`.
+    """
     wants_model = next(iter(inspect.signature(make_optimizer).parameters), "") == "model"
     with backends_as_found():  # a switch that it sets would hold for the training
         return make_optimizer(model if wants_model else weights)
@@ -98,11 +103,16 @@ def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: li
 class Trainer:
     """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
 
-    compute_loss, make_optimizer, step_function: as in Experiment. The default step is training_step.
-    found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides that.
-    network: the model as it was built. model: the same for inference, compiled if `execution` says so.
-    loss_of: what the step calls as compute_loss, because torch.compile compiles network and loss as one.
-    weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
+    compute_loss, make_optimizer, step_function: as in Experiment. The default step is
+    training_step.
+    found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides
+        that.
+    network: the model as it was built. model: the same for inference, compiled if `execution` says
+        so.
+    loss_of: what the step calls as compute_loss, because torch.compile compiles network and loss as
+        one.
+    weights, masters: the model's parameters, and what the optimizer updates in their place (see
+        cast_model).
     data: what the batches come from, so that its tensors can be found in memory.
     steps, updates: steps taken, and in eager mode those that updated the weights.
     """
@@ -193,20 +203,28 @@ class Trainer:
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
+        """How many steps updated no weight because a gradient overflowed.
+
+        On the device, this waits for it.
+        """
         return self.steps - self.updates if self.found_inf is None else int(self.skipped.item())
 
     def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
-        """Take one step and return (loss on the device, hidden). With a graph the next step overwrites both."""
+        """Take one step and return (loss on the device, hidden).
+
+        With a graph the next step overwrites both.
+        """
         self.steps += 1
         return (
             self.captured.step(batch, hidden) if self.captured else self.eager_step(batch, hidden)
         )
 
     def eager_step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
-        """Take a step operation by operation, without counting it. A graph captures this; the profiler looks into it.
+        """Take a step operation by operation, without counting it. A graph captures this; the
+        profiler looks into it.
 
-        The graph is dropped, because cuDNN may free its dropout state in a step outside the capture.
+        The graph is dropped, because cuDNN may free its dropout state in a step outside the
+        capture.
         """
         if self.captured:
             self.captured.graph = None
@@ -229,7 +247,9 @@ class Trainer:
 
 
 class LossMeter:
-    """Keeps the loss of every step of an epoch, and whether it was skipped, on the device until its end."""
+    """Keeps the loss of every step of an epoch, and whether it was skipped, on the device until
+    its end.
+    """
 
     def __init__(self, trainer: Trainer, room: int = 4096):
         self.trainer = trainer
@@ -254,7 +274,9 @@ class LossMeter:
             self.blocks.append(torch.zeros_like(self.blocks[0]))
 
     def end(self) -> tuple[float | None, list[bool]]:
-        """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
+        """Return (mean loss of the steps that were not skipped, or None; [whether each step was
+        skipped]).
+        """
         rows = torch.cat(self.blocks)[: self.count].cpu().double()
         losses = rows[:, 0]
         skipped = rows[:, 1] != 0
@@ -277,7 +299,10 @@ class TrainingLog:
         self.right.zero_()
 
     def count(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Count correct answers from logits (N, classes) and labels (N,). Call it where the loss is computed."""
+        """Count correct answers from logits (N, classes) and labels (N,).
+
+        Call it where the loss is computed.
+        """
         if self.every:
             self.right.add_((logits.detach().argmax(1) == labels).sum())
 
@@ -296,7 +321,10 @@ class TrainingLog:
 
 
 def read_switches(record: RunRecord, trainer: Trainer) -> None:
-    """Note PyTorch's switches for fp32. Raise Failed where any switch is no more as it was before the warm-up."""
+    """Note PyTorch's switches for fp32.
+
+    Raise Failed where any switch is no more as it was before the warm-up.
+    """
     for name, line in FP32_SWITCHES.items():
         setattr(record, f"fp32_precision_{name}", read_switch(line))
     for line, value in switches_now().items():
@@ -309,7 +337,9 @@ def read_switches(record: RunRecord, trainer: Trainer) -> None:
 
 
 def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
-    """Note the precision as it really is: switches as read back, type of autocast, types of the weights."""
+    """Note the precision as it really is: switches as read back, type of autocast, types of the
+    weights.
+    """
     trainer.switches = switches_now()
     read_switches(record, trainer)
     dtype = PRECISIONS[trainer.precision]["autocast"]
@@ -327,10 +357,12 @@ STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
 
 
 def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> None:
-    """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the process.
+    """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the
+    process.
 
-    Nothing is searched for batches of several shapes, where each new one would wait for its search. With
-    `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
+    Nothing is searched for batches of several shapes, where each new one would wait for its search.
+    With `step_seconds`, the time of a step, fewer are timed if the search would take more than
+    SEARCH_SECONDS.
     """
     affordable = (
         int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds) if step_seconds else SEARCH_LIMIT
@@ -340,7 +372,9 @@ def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> Non
 
 
 def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float) -> None:
-    """Note how long cuDNN's search took, at most: the seconds of the first step, uncompiled, less a steady one."""
+    """Note how long cuDNN's search took, at most: the seconds of the first step, uncompiled,
+    less a steady one.
+    """
     convolves = any(
         isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules()
     )
@@ -381,7 +415,8 @@ def steps_until_stable(
     at_least: int,
     at_most: int,
 ) -> WarmUpSteps:
-    """Take steps until the median of five is within 5% of that of the five before, and none of them was skipped.
+    """Take steps until the median of five is within 5% of that of the five before, and none of them
+    was skipped.
 
     compiled_before: seconds that compiling took before.
     """
@@ -411,7 +446,9 @@ def steps_until_stable(
 
 
 def visit_shapes(trainer: Trainer, batches: Callable[[], Iterable]) -> None:
-    """Take a step on the first batch of each shape, where there are several, and one more with its hidden state."""
+    """Take a step on the first batch of each shape, where there are several, and one more with
+    its hidden state.
+    """
     firsts = {trainer.shapes.index(shape) for shape in set(trainer.shapes)}
     if not firsts:
         return
@@ -433,9 +470,10 @@ def warm_up(
 ) -> None:
     """Take steps until their time is stable, then undo them. Only the loss scale is kept.
 
-    cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every timing. The memory
-    peak is recorded apart, because the search may need more memory than training. If the last step was skipped, the
-    scale is set to that of the last step that was not: a hidden state that is not finite overflows at any scale.
+    cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every
+    timing. The memory peak is recorded apart, because the search may need more memory than
+    training. If the last step was skipped, the scale is set to that of the last step that was not:
+    a hidden state that is not finite overflows at any scale.
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
@@ -453,7 +491,8 @@ def warm_up(
     if seen - {PRECISIONS[trainer.precision]["autocast"]}:
         record.autocast_dtype = " + ".join(sorted(str(one).removeprefix("torch.") for one in seen))
         print(
-            f"{trainer.precision}: the model or the loss turns on autocast by itself ({record.autocast_dtype} in all),"
+            f"{trainer.precision}: the model or the loss turns on autocast by itself "
+            f"({record.autocast_dtype} in all),"
             " so this run is not what its name says; take that out to compare precisions."
         )
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
@@ -487,7 +526,8 @@ def timed_epoch(
 ) -> None:
     """Train on `batches` once and add time, loss and memory to the record.
 
-    The loop reads nothing from the GPU: losses stay there until the clock has stopped. lr_at(step) returns the
+    The loop reads nothing from the GPU: losses stay there until the clock has stopped. lr_at(step)
+        returns the
     learning rate; steps are counted through all epochs. `label` names the progress bar.
 
     Raises Diverged if the loss is not finite or no step updated the weights.
@@ -578,6 +618,8 @@ def evaluation_mode(trainer: Trainer) -> Iterator[None]:
 
 
 def set_mode(optimizer: Any, mode: str) -> None:
-    """Put an optimizer into the mode "train" or "eval" if it has modes, as schedule-free ones do."""
+    """Put an optimizer into the mode "train" or "eval" if it has modes, as schedule-free ones
+    do.
+    """
     if callable(method := getattr(optimizer, mode, None)):
         method()

@@ -1,4 +1,6 @@
-"""The trained model in use: what is timed, how far outputs are from fp32's, and what happens when it fails."""
+"""The trained model in use: what is timed, how far outputs are from fp32's, and what happens
+when it fails.
+"""
 
 import time
 from unittest.mock import Mock

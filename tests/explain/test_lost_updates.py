@@ -34,7 +34,9 @@ def measured(value, **options):
 
 
 def test_an_update_below_half_a_unit_in_the_last_place_is_lost_unless_it_is_rounded_at_random():
-    """Around 1 the next smaller bf16 is 1 - 2^-8: an update of 2^-10 is lost, one of 2^-8 arrives."""
+    """Around 1 the next smaller bf16 is 1 - 2^-8: an update of 2^-10 is lost, one of 2^-8
+    arrives.
+    """
     torch.manual_seed(0)
     small, large = (measured(1.0, lr=lr) for lr in (2**-10, 2**-8))
     assert (small.lost_update_fraction, small.kept_update_fraction) == (1, 0)

@@ -15,7 +15,8 @@ from mixed_precision_study.store.record import LEDGER_AT_PEAK
 
 
 def pretend_allocator(monkeypatch, trainer, peaks, updated=0, uses=(100, 350), steps_before=0):
-    """Let the allocator's peak be peaks[number of gradients], and `updated` after an update; return its readings.
+    """Let the allocator's peak be peaks[number of gradients], and `updated` after an update; return
+    its readings.
 
     `uses` is what is allocated at each call.
     """

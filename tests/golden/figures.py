@@ -1,7 +1,9 @@
-"""Golden figures: the ratios, the comparisons of quality and the charts of the report on each folder of records.
+"""Golden figures: the ratios, the comparisons of quality and the charts of the report on each
+folder of records.
 
     python tests/golden/figures.py --write tests/golden/figures      record
-    python tests/golden/figures.py --compare tests/golden/figures    make anew and name every difference
+    python tests/golden/figures.py --compare tests/golden/figures    make anew and name every
+    difference
 
 A difference that is meant is recorded anew, with its reason in CONTRIBUTING.md.
 """
@@ -35,7 +37,9 @@ CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little
 
 
 def recorded_figures(name):
-    """Return the figures of committed results; a zip of a whole folder is unpacked, because it has its study.yaml."""
+    """Return the figures of committed results; a zip of a whole folder is unpacked, because it
+    has its study.yaml.
+    """
     if results(name).is_dir():
         return figures_of(results(name))
     with tempfile.TemporaryDirectory() as unpacked:
@@ -44,7 +48,10 @@ def recorded_figures(name):
 
 
 def figures_of(folder):
-    """Return {"ratios", "quality", "charts"} of the report on a folder. Every ratio that it asks for is noted."""
+    """Return {"ratios", "quality", "charts"} of the report on a folder.
+
+    Every ratio that it asks for is noted.
+    """
     noted, between, charts = [], arms.ratio_between, {}
 
     def noting(own, base, *options):
@@ -80,7 +87,9 @@ def figures_of(folder):
 
 
 def key_of(own, base, names):
-    """Return the key of two lists of runs: their settings, "own / base" where they differ, and their precisions."""
+    """Return the key of two lists of runs: their settings, "own / base" where they differ, and
+    their precisions.
+    """
     sides = [dict(comparison_key(runs[0])) for runs in (own, base)]
     pairs = {name: dict.fromkeys(side[name] for side in sides if name in side) for name in names}
     settings = [
@@ -90,7 +99,9 @@ def key_of(own, base, names):
 
 
 def quality_of(report, names):
-    """Yield each last metric beside that of fp32, and each training loss beside that of the next simpler mode."""
+    """Yield each last metric beside that of fp32, and each training loss beside that of the next
+    simpler mode.
+    """
     for row in report.quality.to_dict("records"):
         sides = [report.runs(row["comparison"], row[side], ok=False) for side in ("arm", "base")]
         yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
@@ -113,7 +124,7 @@ def compared(old, new, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--write", type=Path)
     parser.add_argument("--compare", type=Path)
     parser.add_argument(

@@ -1,4 +1,7 @@
-"""What a figure of Matplotlib shows, as plain values: its texts and the series of its panels. And how two differ."""
+"""What a figure of Matplotlib shows, as plain values: its texts and the series of its panels.
+
+And how two differ.
+"""
 
 import math
 
@@ -74,7 +77,9 @@ def points_of(points):
 
 
 def texts_of(texts):
-    """Return [text, x, y] of the visible texts; of a label that is shifted from a point, the place of the point."""
+    """Return [text, x, y] of the visible texts; of a label that is shifted from a point, the
+    place of the point.
+    """
     shown = [text for text in texts if text.get_visible() and text.get_text()]
     return [[text.get_text(), *getattr(text, "xy", text.get_position())] for text in shown]
 
@@ -95,7 +100,8 @@ def colour_of(artist):
 
 
 def plain(value):
-    """Return a value as JSON holds it: numbers with six significant digits, None where they are not finite.
+    """Return a value as JSON holds it: numbers with six significant digits, None where they are not
+    finite.
 
     A dict lacks what is None or an empty list.
     """
@@ -111,7 +117,10 @@ def plain(value):
 
 
 def differences(old, new, path):
-    """Yield (path, old, new) of what differs. What one side lacks is one difference, as are lists of unlike length."""
+    """Yield (path, old, new) of what differs.
+
+    What one side lacks is one difference, as are lists of unlike length.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             yield from differences(

@@ -1,11 +1,13 @@
 """Golden traces: the first 20 steps of every notebook in every precision mode and way of execution.
 
     python tests/golden/trace.py --root CHECKOUT --write FILE.json     record
-    python tests/golden/trace.py --root CHECKOUT --compare FILE.json   record anew and name every difference
+    python tests/golden/trace.py --root CHECKOUT --compare FILE.json   record anew and name every
+    difference
 
-A trace holds each step's loss and loss scale as exact hexadecimal floats, the skipped steps so far, and a checksum of
-the final weights. On a GPU it also counts the kernels that a step launches and how often the host waits for the GPU.
-`--loop` also runs each notebook's whole loop and keeps what its record holds beside times and memory.
+A trace holds each step's loss and loss scale as exact hexadecimal floats, the skipped steps so far,
+and a checksum of the final weights. On a GPU it also counts the kernels that a step launches and
+how often the host waits for the GPU. `--loop` also runs each notebook's whole loop and keeps what
+its record holds beside times and memory.
 """
 
 import argparse
@@ -89,7 +91,9 @@ def modes_of(notebook):
 
 
 def waits_and_kernels(take):
-    """Return (result of `take()`, kernels launched by it, host waits in it); the counts are None on the CPU."""
+    """Return (result of `take()`, kernels launched by it, host waits in it); the counts are None
+    on the CPU.
+    """
     if not torch.cuda.is_available():
         return take(), None, None
     from torch.profiler import ProfilerActivity, profile
@@ -209,7 +213,7 @@ def first_difference(old, new):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     parser.add_argument("--notebooks", nargs="*", default=list(PARAMETERS))
     parser.add_argument(

@@ -1,4 +1,6 @@
-"""Runs whose limit is known beforehand: as an H200 measured them, and run again where there is a GPU."""
+"""Runs whose limit is known beforehand: as an H200 measured them, and run again where there is a
+GPU.
+"""
 
 import json
 import os
@@ -21,7 +23,10 @@ from mixed_precision_study.store.record import flat_record, write_json
 
 FOLDER = ROOT / "tests" / "built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
-BUSY = "import torch, time; a = torch.randn(4096, 4096, device='cuda'); print('on', flush=True)\nwhile True: a @ a"
+BUSY = (
+    "import torch, time; a = torch.randn(4096, 4096, device='cuda'); print('on', "
+    "flush=True)\nwhile True: a @ a"
+)
 
 
 def answer(record):

@@ -10,7 +10,10 @@ NAMES = ("parameters", "gradients", "optimizer", "masters", "data", "activations
 
 
 def run(precision, *sizes, **fields):
-    """Return a record whose memory at the peak has these parts in MiB: NAMES without masters and data, then these."""
+    """Return a record whose memory at the peak has these parts in MiB:
+
+    NAMES without masters and data, then these.
+    """
     sizes = dict(
         zip(("parameters", "gradients", "optimizer", "activations", "data"), sizes, strict=False)
     )

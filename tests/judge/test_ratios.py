@@ -1,4 +1,6 @@
-"""How much faster: pairs, ratios, intervals and p values of made-up records whose answers are known."""
+"""How much faster: pairs, ratios, intervals and p values of made-up records whose answers are
+known.
+"""
 
 import itertools
 import math
@@ -140,7 +142,10 @@ def test_stalls_part_the_total_time_from_the_median_block_and_are_flagged():
 
 
 def seeds_of(process, base_process, seeds, ratio=2.0):
-    """Return pairs of runs of several seeds, all of the same two processes. They scatter a little."""
+    """Return pairs of runs of several seeds, all of the same two processes.
+
+    They scatter a little.
+    """
     pairs = []
     for seed in seeds:
         own = timed([[1 + seed / 1000]], parameters={"seed": seed}, process_id=process)

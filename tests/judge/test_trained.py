@@ -18,7 +18,9 @@ STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
 
 
 def reason(*own, base=None):
-    """Return why runs of amp_fp16 did not train as fp32, all as fp32 usually does but for these fields."""
+    """Return why runs of amp_fp16 did not train as fp32, all as fp32 usually does but for these
+    fields.
+    """
     fp32 = flat("fp32", **{**FP32, **STEPS, **(base or {})})
     return why_not_trained([(flat(**{**FP32, **STEPS, **fields}), fp32) for fields in own])
 

@@ -29,7 +29,9 @@ NOT_OK = [status for status in get_args(Status) if status != "ok"]
 
 
 def assert_reads_well(text, sentences=1):
-    """Check that a text is whole sentences, each with one full stop, and that nothing unknown was put into words."""
+    """Check that a text is whole sentences, each with one full stop, and that nothing unknown
+    was put into words.
+    """
     assert text.endswith(".")
     assert not re.search(r"\.\s*[.;:,)]|\bNone\b|\bnan\b|\binf\b|\(\)|\s\s|\[|\{", text), text
     assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text

@@ -133,7 +133,9 @@ FAULT = "CUDA error: unspecified launch failure"
 
 
 def pretend_used(monkeypatch, state):
-    """Let so many MiB of the only GPU be used, or NVML answer with the error of that number where it is negative."""
+    """Let so many MiB of the only GPU be used, or NVML answer with the error of that number
+    where it is negative.
+    """
     answer = (
         {"side_effect": NvmlError("no answer", -state)}
         if state < 0

@@ -1,4 +1,6 @@
-"""The order of the precisions of a repetition: the same whenever it is drawn, and fair to every precision."""
+"""The order of the precisions of a repetition: the same whenever it is drawn, and fair to every
+precision.
+"""
 
 import itertools
 from collections import Counter
@@ -13,7 +15,9 @@ NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 @pytest.mark.parametrize("count", range(1, 7))
 @pytest.mark.parametrize("key", ["resnet18", "lstm"])
 def test_as_many_repetitions_as_precisions_are_a_square_of_williams(count, key):
-    """Each precision has each place once, and with an even number of them follows every other once."""
+    """Each precision has each place once, and with an even number of them follows every other
+    once.
+    """
     rows = [in_turn(NAMES[:count], key, repetition) for repetition in range(count)]
     assert all(
         sorted(column) == sorted(NAMES[:count]) for column in [*rows, *zip(*rows, strict=True)]

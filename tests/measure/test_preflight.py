@@ -30,7 +30,9 @@ def test_wrong_fp16_convolutions_are_named_with_their_error(monkeypatch, factor,
 
 
 def shown_by(capsys, device):
-    """Return (what show_preflight returns, {what: text} of the lines that it prints, its cautions)."""
+    """Return (what show_preflight returns, {what: text} of the lines that it prints, its
+    cautions).
+    """
     capsys.readouterr()
     fields = show_preflight(device, "eager", list(PRECISIONS), check_supported)
     lines = capsys.readouterr().out.splitlines()

@@ -39,7 +39,10 @@ def nvmlDeviceGetComputeRunningProcesses(handle):
 
 @pytest.fixture
 def sampler(tmp_path, monkeypatch):
-    """Return a function that makes the sampler's process find a made-up pynvml; `init` is the body of nvmlInit."""
+    """Return a function that makes the sampler's process find a made-up pynvml;
+
+    `init` is the body of nvmlInit.
+    """
 
     def place(init="pass"):
         (tmp_path / "pynvml.py").write_text(PYNVML.format(init=init))

@@ -41,7 +41,9 @@ def screen_of(found):
 
 
 def test_title_and_cards_have_both_formats_of_ratios_csv(tmp_path):
-    """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than TF32 in eager mode."""
+    """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than
+    TF32 in eager mode.
+    """
     records = [*runs(), *runs(0.5, "cuda_graph")]
     records += [
         *runs(2.5, notebook="lstm_language_model"),
@@ -91,7 +93,9 @@ def test_title_and_cards_have_both_formats_of_ratios_csv(tmp_path):
 
 
 def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
-    """fp16 is faster, but loses; so the card shows the way that is fastest for bf16, and says what fp16 loses."""
+    """fp16 is faster, but loses; so the card shows the way that is fastest for bf16, and says
+    what fp16 loses.
+    """
     records = list(runs(2.5, names=("tf32", "amp_fp16", "amp_bf16")))  # 7.5 s and 10 s against 6 s
     _, _, (card,) = screen_of(read_all(tmp_path, *records))
     assert card["numbers"] == {"fp16": "0.80×", "bf16": "0.60×"}
@@ -127,7 +131,9 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
 
 
 def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_another(tmp_path):
-    """Eager AMP takes 4 s, times 1, 1.1 or 2 of the host; graphs in either layout take 1 s and 0.8 s on a fourth."""
+    """Eager AMP takes 4 s, times 1, 1.1 or 2 of the host; graphs in either layout take 1 s and
+    0.8 s on a fourth.
+    """
     records, names = [], ("tf32", "amp_bf16")
     for host, slow in enumerate((1, 1.1, 2)):
         where = {"gpu_uuid": f"GPU-{host}", "host_id": f"{host}"}

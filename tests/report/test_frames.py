@@ -30,7 +30,9 @@ def run(precision, seconds=3.0, repeat=0, seed=0, **fields):
 
 
 def three_each(factor=1.1):
-    """fp32, TF32 twice as fast, and fp16 AMP four times as fast, but by this factor more or less in two processes."""
+    """fp32, TF32 twice as fast, and fp16 AMP four times as fast, but by this factor more or less
+    in two processes.
+    """
     for repeat, part in enumerate((1 / factor, 1.0, factor)):
         yield from (
             run("fp32", 8.0, repeat),
@@ -124,7 +126,9 @@ def pairs_of(execution, ratios):
 
 
 def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
-    """Three hosts have a median and a range, and from five on the interval is over hosts; with two it is as usual."""
+    """Three hosts have a median and a range, and from five on the interval is over hosts; with
+    two it is as usual.
+    """
     ways = ("eager", HOSTS[:3]), ("eager", HOSTS), ("cuda_graph", HOSTS[:3]), ("eager", HOSTS[:2])
     three, five, graph, two = (paired_ratio(list(pairs_of(way, ratios))) for way, ratios in ways)
     assert [three[name] for name in ("ratio", "lowest", "highest")] == pytest.approx([3, 2, 8])

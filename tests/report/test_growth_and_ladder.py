@@ -1,4 +1,6 @@
-"""A setting that grows, the ladder, ways of execution, largest batches and loss scales: values of made-up records."""
+"""A setting that grows, the ladder, ways of execution, largest batches and loss scales: values
+of made-up records.
+"""
 
 import made_up_records as made_up
 import pytest

@@ -1,4 +1,6 @@
-"""Odd records: each field with odd values, in the judgement, in the report and beside sound records."""
+"""Odd records: each field with odd values, in the judgement, in the report and beside sound
+records.
+"""
 
 import json
 import zipfile
@@ -30,7 +32,9 @@ ODD = {  # name: a JSON text that some field does not expect
     "pairs": '[["x", 1], ["x", 0], ["y", 1e300]]',
     "pairs of numbers": "[[0, 1], [-1, null], [1, 1e300]]",
     "four numbers": "[[0, 0, null, null], [1, 1, 1e300, -1]]",
-    "probes": '[[0, "ok", 1, 1], [1, "x", null, null], [2, "oom", 1e300, 1e-300], [2, "ok", 1, null]]',
+    "probes": (
+        '[[0, "ok", 1, 1], [1, "x", null, null], [2, "oom", 1e300, 1e-300], [2, "ok", 1, null]]'
+    ),
 }
 OFTEN = ("markup", "zero", "large number")  # the others take minutes
 DECIDING = {
@@ -46,7 +50,9 @@ DECIDING = {
 
 
 def notebook_of(folder, which):
-    """Copy the reference runs of one notebook into a folder and return the path of the one that is spoilt."""
+    """Copy the reference runs of one notebook into a folder and return the path of the one that
+    is spoilt.
+    """
     for name, text in REFERENCE.items():
         if name.startswith(which) and "tf32" not in name:
             (folder / name).write_bytes(text)
@@ -55,7 +61,9 @@ def notebook_of(folder, which):
 
 
 def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_path):
-    """Each field of a real record has a third of the odd values, in turn; of those refused one of each is read."""
+    """Each field of a real record has a third of the odd values, in turn; of those refused one
+    of each is read.
+    """
     notebook_of(tmp_path, "cifar").unlink()
     (good,) = [one for one in CIFAR if one["run"]["precision"] == "amp_fp16"]
     odds, refused = [json.loads(text) for text in ODD.values()], {}
@@ -80,7 +88,9 @@ def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_p
     [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in OFTEN)) for name in ODD],
 )
 def test_what_the_report_accepts_it_can_draw(tmp_path, name):
-    """The odd value stands in all fields at once that accept it, but for those that decide whether a run is shown."""
+    """The odd value stands in all fields at once that accept it, but for those that decide
+    whether a run is shown.
+    """
     path = notebook_of(tmp_path, "lstm")
     record = json.loads(path.read_text(encoding="utf-8"))
     odd = json.loads(ODD[name])

@@ -1,4 +1,6 @@
-"""The sections why, memory, energy and inference: the bars are the figures of the records, and titles hold for them."""
+"""The sections why, memory, energy and inference: the bars are the figures of the records, and
+titles hold for them.
+"""
 
 import made_up_records as made_up
 import pytest

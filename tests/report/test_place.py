@@ -1,4 +1,6 @@
-"""Where a report may be written: no file of a person's is deleted or overwritten, in any way that a report starts."""
+"""Where a report may be written: no file of a person's is deleted or overwritten, in any way
+that a report starts.
+"""
 
 import json
 import subprocess

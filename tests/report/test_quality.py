@@ -1,4 +1,6 @@
-"""The quality section: differences from fp32 in margins, where there is none, and training until the same quality."""
+"""The quality section: differences from fp32 in margins, where there is none, and training until
+the same quality.
+"""
 
 import made_up_records as made_up
 import pytest

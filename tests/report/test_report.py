@@ -1,4 +1,6 @@
-"""The report as a whole: what it leaves alone, that drawing it again gives the same, and what fails in it."""
+"""The report as a whole: what it leaves alone, that drawing it again gives the same, and what
+fails in it.
+"""
 
 import itertools
 import warnings
@@ -77,7 +79,9 @@ HOT = {"throttled": True, "throttle_fractions": [["heat", 0.9]]}
 
 
 def told(part):
-    """Return what a part of a section says, or None of a file, which lists each training by itself."""
+    """Return what a part of a section says, or None of a file, which lists each training by
+    itself.
+    """
     if isinstance(part, Chart):
         return part.finding, part.png
     if isinstance(part, Table | Cards):
@@ -86,7 +90,9 @@ def told(part):
 
 
 def report_with(tmp_path, hot_seconds, precisions=("fp32", "tf32", "amp_fp16")):
-    """Return all that a report says of five seeds of each precision, of which two were slowed by heat."""
+    """Return all that a report says of five seeds of each precision, of which two were slowed by
+    heat.
+    """
     runs = []
     for name, seed in itertools.product(precisions, range(5)):
         hot = seed in (1, 3)

@@ -74,7 +74,9 @@ def test_the_bar_links_to_sections_by_their_titles_and_not_to_folded_ones():
 
 
 def test_a_page_shows_every_kind_of_output_and_escapes_what_is_no_html(tmp_path):
-    """Texts stand in a notebook whole or as a list of lines; what the cell of the report prints is not shown."""
+    """Texts stand in a notebook whole or as a list of lines; what the cell of the report prints
+    is not shown.
+    """
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": ["\x1b[31m<b>\n", "red\x1b[0m"]},
         {"output_type": "error", "traceback": ["<i>", "\x1b[0;31mError"]},

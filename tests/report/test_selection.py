@@ -140,7 +140,9 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
 
 @pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
 def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
-    """Of copies in one folder the newest stands; of others those in the folder that is read first."""
+    """Of copies in one folder the newest stands; of others those in the folder that is read
+    first.
+    """
     mine = tmp_path / "mine"
     write_all(mine, made_up.make("cifar_resnet", "fp32"))
     (path,) = mine.glob("*.json")

@@ -1,4 +1,6 @@
-"""The summary notebook and its page, drawn once by --report from a folder, a folder elsewhere and a zip."""
+"""The summary notebook and its page, drawn once by --report from a folder, a folder elsewhere
+and a zip.
+"""
 
 import base64
 import hashlib
@@ -54,9 +56,11 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder of a report that --report has drawn of all kinds of records; links to a file lay in it before.
+    """The folder of a report that --report has drawn of all kinds of records; links to a file lay
+    in it before.
 
-    It is the parent of one of the places and holds records that are not asked for; "logs" is a folder above.
+    It is the parent of one of the places and holds records that are not asked for; "logs" is a
+    folder above.
     """
     above = tmp_path_factory.mktemp("page")
     folder = above / "logs" / "both"

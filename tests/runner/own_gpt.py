@@ -102,7 +102,9 @@ DOORS = {
 
 
 def write_gpt(folder, door, **entry):
-    """Write the notebook, through one of DOORS, and a studies file with the one study `own`; return that file."""
+    """Write the notebook, through one of DOORS, and a studies file with the one study `own`;
+    return that file.
+    """
     write_notebook(folder / "gpt.ipynb", PARAMETERS, *DOORS[door], before=IMPORTS)
     runs = [{"notebook": "gpt", "cpu": {"max_steps": 2}, **entry}]
     (folder / "studies.yaml").write_text(

@@ -1,4 +1,6 @@
-"""The command line on tiny notebooks: what it plans, refuses, starts, skips, sets aside and sums up."""
+"""The command line on tiny notebooks: what it plans, refuses, starts, skips, sets aside and sums
+up.
+"""
 
 import contextlib
 import os
@@ -45,7 +47,10 @@ def suite(tmp_path_factory):
 def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(
     suite, tmp_path, capsys, monkeypatch
 ):
-    """Its runs end well, fail, and fail after their record. A dry run names what is not finished."""
+    """Its runs end well, fail, and fail after their record.
+
+    A dry run names what is not finished.
+    """
     # papermill puts parameters into braces, nbconvert looks for patterns
     output = suite / "mixed {ends} [1]"
     # the folder is named from where the user stands, and settings of Python do not matter
@@ -175,7 +180,9 @@ def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, cap
 def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_pytorch(
     capsys, monkeypatch, tmp_path
 ):
-    """With the notebooks of the suite, in seconds that leave no room for it; timm would load PyTorch."""
+    """With the notebooks of the suite, in seconds that leave no room for it; timm would load
+    PyTorch.
+    """
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     for name in ("torch", "papermill"):
         monkeypatch.setitem(sys.modules, name, None)  # an import fails
@@ -220,7 +227,9 @@ def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(
     suite, tmp_path, capsys, monkeypatch
 ):
-    """Its lock is another user's, the file system knows none, another run_all.py holds it, or it is a mount point."""
+    """Its lock is another user's, the file system knows none, another run_all.py holds it, or it
+    is a mount point.
+    """
     for name in ("flaky", "one"):
         (tmp_path / name / "logs").mkdir(parents=True)
         (tmp_path / name / "logs" / "batch.log").touch()

@@ -1,4 +1,6 @@
-"""The devices of a machine: its GPUs, those that CUDA_VISIBLE_DEVICES leaves, or shares of its CPU."""
+"""The devices of a machine: its GPUs, those that CUDA_VISIBLE_DEVICES leaves, or shares of its
+CPU.
+"""
 
 import types
 

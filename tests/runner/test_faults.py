@@ -1,6 +1,7 @@
 """What goes wrong in a long study, each of it really done; docs/reliability.md has the table.
 
-After each: no finished record is lost, none is false, nothing is left running, and the same command completes exactly
+After each: no finished record is lost, none is false, nothing is left running, and the same command
+    completes exactly
 what is missing.
 """
 
@@ -88,7 +89,9 @@ def trainings(folder):
 
 
 def assert_whole(folder, count):
-    """Assert that a study is complete, that every file can be read, and that no temporary one is left."""
+    """Assert that a study is complete, that every file can be read, and that no temporary one is
+    left.
+    """
     for path in filter(Path.is_file, folder.glob("*.ipynb")):
         nbformat.read(path, 4)
     assert not list(folder.rglob("*.half-written"))
@@ -163,9 +166,13 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
 
 DAEMONS = {  # ways to leave a process that no longer hangs on the notebook
     "setsid": "os.system('setsid sleep {} >/dev/null 2>&1 &')",
-    "nohup": "subprocess.Popen(['nohup', 'sleep', '{}'], start_new_session=True, stdout=-3, stderr=-3)",
+    "nohup": (
+        "subprocess.Popen(['nohup', 'sleep', '{}'], start_new_session=True, stdout=-3, stderr=-3)"
+    ),
     "bare": "os.system('env -i setsid sleep {} >/dev/null 2>&1 &')",
-    "forked": "os.fork() or (os.setsid(), os.fork() or os.execlp('sleep', 'sleep', '{}'), os._exit(0))",
+    "forked": (
+        "os.fork() or (os.setsid(), os.fork() or os.execlp('sleep', 'sleep', '{}'), os._exit(0))"
+    ),
 }
 
 
@@ -219,7 +226,8 @@ def test_a_foreign_environment_that_names_the_folder_stops_no_start(suite, tmp_p
 
 @contextlib.contextmanager
 def started(suite, data, light=True):
-    """Start the study `wait` and yield (process, output folder) when two runs wait: one has half of its records.
+    """Start the study `wait` and yield (process, output folder) when two runs wait: one has half of
+    its records.
 
     The other has its record and explains it. A third has not begun.
     """
@@ -252,7 +260,9 @@ def started(suite, data, light=True):
 
 
 def complete(suite, data, missing):
-    """Let the runs end, give the same command again, and assert that exactly the `missing` trainings were made."""
+    """Let the runs end, give the same command again, and assert that exactly the `missing`
+    trainings were made.
+    """
     (data / "second" / "go").parent.mkdir()  # where leftovers of the first start do not look
     (data / "second" / "go").touch()
     before = write_times(data / "out")
@@ -265,7 +275,9 @@ def complete(suite, data, missing):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
-    """By itself within ten seconds, and where it is stopped as by Ctrl-Z, by the next start at once."""
+    """By itself within ten seconds, and where it is stopped as by Ctrl-Z, by the next start at
+    once.
+    """
     with started(suite, tmp_path, light=False) as (runner, output):
         left = survivors(output)
         for process in left if frozen else ():
@@ -447,7 +459,10 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
 
 @pytest.fixture
 def gpus(monkeypatch, tmp_path):
-    """Return a function that gives the runner so many made-up GPUs. One is lost when the file lost-UUID is there."""
+    """Return a function that gives the runner so many made-up GPUs.
+
+    One is lost when the file lost-UUID is there.
+    """
 
     def memory(uuid, version=None):
         if (tmp_path / f"lost-{uuid}").exists():

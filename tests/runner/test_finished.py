@@ -43,7 +43,9 @@ def test_a_record_that_cannot_count_is_made_again(one_run):
 
 
 def test_records_of_other_code_are_set_aside_and_never_overwritten(one_run, tmp_path, monkeypatch):
-    """Those of the same notebook, too, that are not asked for: the report would compare them with the new ones."""
+    """Those of the same notebook, too, that are not asked for: the report would compare them
+    with the new ones.
+    """
     monkeypatch.setattr("time.strftime", lambda form: "0")  # a clock that is set back
     for number in range(2):
         write_run(one_run, code_hash="a", train_samples=number)

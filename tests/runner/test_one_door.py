@@ -1,4 +1,6 @@
-"""A notebook of one's own under run_all.py: the plan and the notebook compute one run, whichever way it trains."""
+"""A notebook of one's own under run_all.py: the plan and the notebook compute one run, whichever
+way it trains.
+"""
 
 import json
 import subprocess
@@ -17,7 +19,9 @@ PACKAGE = ROOT / "mixed_precision_study"
 
 
 def run_all(folder, *words):
-    """Run the study of a folder outside the clone, as a person types it, and return what became of it."""
+    """Run the study of a folder outside the clone, as a person types it, and return what became
+    of it.
+    """
     command = [
         sys.executable,
         ROOT / "run_all.py",
@@ -119,7 +123,9 @@ def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch)
 
 
 def test_a_value_that_the_notebook_has_fixed_is_no_other_run(tmp_path, monkeypatch):
-    """What the cell does not assign, the notebook may pass; the record then holds what was trained."""
+    """What the cell does not assign, the notebook may pass; the record then holds what was
+    trained.
+    """
     write_gpt(tmp_path, "compare")
     (((run,),), _) = plan(
         {"runs": [{"notebook": "gpt", "cpu": {}}]}, tmp_path, tmp_path, {}, on_gpu=False

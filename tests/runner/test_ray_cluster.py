@@ -22,8 +22,9 @@ STUDIES = {
     "two": WAITING[:2],
 }
 NODE = {"object_store_memory": 80 * 2**20}
-# A node of Ray aborts where its agent takes more than 15 s to import Ray. Most of that is a grammar, which jsonschema
-# builds where rfc3987_syntax is installed (with jupyter), and nobody here needs. Two other processes are left out, too.
+# A node of Ray aborts where its agent takes more than 15 s to import Ray. Most of that is a
+# grammar, which jsonschema builds where rfc3987_syntax is installed (with jupyter), and nobody here
+# needs. Two other processes are left out, too.
 LEAN = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
 MADE_UP = {
     "rfc3987_syntax": "raise ImportError",
@@ -48,7 +49,9 @@ def suite(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """(a cluster whose head has both GPUs, its other node, the folder of what they write beside their data)."""
+    """(a cluster whose head has both GPUs, its other node, the folder of what they write beside
+    their data).
+    """
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="r") as name:
@@ -88,7 +91,10 @@ def cluster():
 
 @contextlib.contextmanager
 def waiting(suite, study, cluster, runs, output, *words):
-    """Start a study whose runs wait, and yield its process when so many of them have begun. None of them is left."""
+    """Start a study whose runs wait, and yield its process when so many of them have begun.
+
+    None of them is left.
+    """
     there, _, folder = cluster
     for path in (folder / "data").iterdir():
         path.unlink()

@@ -1,4 +1,6 @@
-"""What run_all.py says of runs that have ended, why they failed, and whether a process still lives."""
+"""What run_all.py says of runs that have ended, why they failed, and whether a process still
+lives.
+"""
 
 import re
 import types
@@ -27,7 +29,9 @@ SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 
 @pytest.fixture
 def ended(tmp_path):
-    """Return a function that writes a record and returns (it, the comparison with all that were written)."""
+    """Return a function that writes a record and returns (it, the comparison with all that were
+    written).
+    """
     comparison = []
 
     def end(precision, **fields):
@@ -162,7 +166,9 @@ def test_reason_is_the_error_at_the_end_of_the_log(tmp_path, log, reason):
 
 
 def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
-    """A kernel asks every two seconds whether its runner lives; the start time that psutil shows follows the clock."""
+    """A kernel asks every two seconds whether its runner lives; the start time that psutil shows
+    follows the clock.
+    """
     runner = psutil.Process()
     shown = runner.create_time()
     boot = psutil._psplatform.boot_time()

@@ -1,4 +1,6 @@
-"""A tiny notebook that writes real records or ends in every other way, and the command line to start it."""
+"""A tiny notebook that writes real records or ends in every other way, and the command line to
+start it.
+"""
 
 import subprocess
 import sys
@@ -110,7 +112,9 @@ shutil.copy(notebook, executed)
 
 
 def write_notebook(path, *sources, before=None):
-    """Write a notebook whose first cell, after that with the source `before`, is tagged `parameters`."""
+    """Write a notebook whose first cell, after that with the source `before`, is tagged
+    `parameters`.
+    """
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
     cells[0].metadata["tags"] = ["parameters"]
     cells[:0] = [nbformat.v4.new_code_cell(before)] if before else []
@@ -125,7 +129,8 @@ def entry(mode="ok", **values):
 
 
 def write_suite(folder, studies, act=ACT):
-    """Write the tiny notebook, and beside it the studies as {name: list of entries}; return the folder.
+    """Write the tiny notebook, and beside it the studies as {name: list of entries}; return the
+    folder.
 
     The runs of a study whose name begins with "one" go to one device.
     """
@@ -141,10 +146,16 @@ def write_suite(folder, studies, act=ACT):
 def command(folder, *words, light=False, root=ROOT):
     """Return run_all.py with these words, on the CPU, as a person types it; `light` with LIGHT."""
     options = ["--studies", folder / "studies.yaml", *on_cpu(words)]
-    begin = f"import sys; sys.path.insert(0, {str(root)!r}); from mixed_precision_study.runner import cli, execute; "
+    begin = (
+        f"import sys; sys.path.insert(0, {str(root)!r}); from mixed_precision_study.runner "
+        "import cli, execute; "
+    )
     lit = [
         "-c",
-        f"{begin}execute.PAPERMILL = {LIGHT!r}; cli.summarise = lambda *_: True; cli.run_as_program()",
+        (
+            f"{begin}execute.PAPERMILL = {LIGHT!r}; cli.summarise = lambda *_: True; "
+            "cli.run_as_program()"
+        ),
     ]
     start = lit if light else [str(root / "run_all.py")]
     return [sys.executable, *start, *map(str, [*options, *words])]
@@ -158,9 +169,11 @@ def call(folder, *words, light=False, **options):
 
 
 def main(folder, *words):
-    """Run the command line within this process, where a test can replace parts of it; return the exit status.
+    """Run the command line within this process, where a test can replace parts of it; return the
+    exit status.
 
-    No report is drawn where no notebook for it lies beside the studies, because the clone's takes many seconds.
+    No report is drawn where no notebook for it lies beside the studies, because the clone's takes
+    many seconds.
     """
     drawn = patch.object(cli, "summarise", lambda *_: True)
     with nullcontext() if (folder / "summary.ipynb").exists() else drawn:
@@ -170,7 +183,9 @@ def main(folder, *words):
 
 
 def on_cpu(words):
-    """Return options for one run at a time on the CPU, which later ones replace; with Ray its number is not given."""
+    """Return options for one run at a time on the CPU, which later ones replace; with Ray its
+    number is not given.
+    """
     return ("--gpus", "none", *(() if "--ray" in words else ("--jobs", "1")))
 
 

@@ -42,7 +42,9 @@ class Batch:
 
 
 class Device:
-    """Two streams, and memory that is handed out again as soon as the host has let go of it, as PyTorch's is."""
+    """Two streams, and memory that is handed out again as soon as the host has let go of it, as
+    PyTorch's is.
+    """
 
     def __init__(self, main=Queue, side=Queue):
         self.main, self.side, self.current = main(), side(), None
@@ -82,7 +84,9 @@ class Device:
 
 
 def trained_on(seed, **streams):
-    """Return (the numbers that steps saw in their batches, places of memory), with the host ahead of everything."""
+    """Return (the numbers that steps saw in their batches, places of memory), with the host
+    ahead of everything.
+    """
     device, seen = Device(**streams), []
     with device.on(device.main):
         for batch in device.ahead(map(device.make, range(12))):

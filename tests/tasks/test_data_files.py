@@ -1,4 +1,6 @@
-"""The hash of the files that a run reads, by which the runner knows other data under the same name."""
+"""The hash of the files that a run reads, by which the runner knows other data under the same
+name.
+"""
 
 import os
 import shutil

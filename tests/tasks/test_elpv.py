@@ -1,4 +1,6 @@
-"""Images with a number each: a CSV, the package of ELPV, wrong ones, what is kept, and the batches."""
+"""Images with a number each: a CSV, the package of ELPV, wrong ones, what is kept, and the
+batches.
+"""
 
 import subprocess
 import sys

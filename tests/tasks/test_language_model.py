@@ -1,4 +1,6 @@
-"""The language models one by one: each sees nothing ahead and writes text, and the Transformer is PyTorch's."""
+"""The language models one by one: each sees nothing ahead and writes text, and the Transformer
+is PyTorch's.
+"""
 
 import itertools
 import math

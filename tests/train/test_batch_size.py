@@ -16,7 +16,9 @@ GPU = torch.device("cuda")
 
 @pytest.fixture
 def search(monkeypatch):
-    """Return a function that searches where `room` samples fit, and `room_when_searching` with cuDNN's search."""
+    """Return a function that searches where `room` samples fit, and `room_when_searching` with
+    cuDNN's search.
+    """
 
     def find(room, limit=10**6, room_when_searching=None):
         record, searches = make_record(), []
@@ -67,7 +69,9 @@ def test_nothing_fits_and_on_the_cpu_nothing_is_searched_or_limited(search):
 
 
 class Counting:
-    """A trainer that counts its steps, notes cuDNN's switches and runs out of memory above `room` samples."""
+    """A trainer that counts its steps, notes cuDNN's switches and runs out of memory above
+    `room` samples.
+    """
 
     captured, device, network, is_compiled = None, CPU, torch.nn.Identity(), False
 
@@ -95,7 +99,9 @@ def fail():
 def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_search_of_training(
     monkeypatch, search
 ):
-    """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses another key."""
+    """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses
+    another key.
+    """
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
     record, made = make_record(), [Counting(), Counting()]

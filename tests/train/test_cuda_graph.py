@@ -1,4 +1,6 @@
-"""The step that a CUDA graph holds, taken on the CPU without one: the same arithmetic as eager mode's."""
+"""The step that a CUDA graph holds, taken on the CPU without one: the same arithmetic as eager
+mode's.
+"""
 
 import contextlib
 import functools
@@ -63,7 +65,9 @@ def assert_close(first, second, tolerance):
 
 
 def adamw(weights):
-    """With an eps above the rounding of gradients that are 0, as of a bias before batch normalisation."""
+    """With an eps above the rounding of gradients that are 0, as of a bias before batch
+    normalisation.
+    """
     return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
 
 
@@ -146,7 +150,9 @@ def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
 def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(
     precision, execution, skipped, scale
 ):
-    """A hidden state that is no longer finite makes every step overflow, and the scale then means nothing."""
+    """A hidden state that is no longer finite makes every step overflow, and the scale then
+    means nothing.
+    """
     trainer, record = make_trainer(precision, execution), make_record(precision)
     # on the CPU a warm-up has three steps if something is compiled, else one
     trainer.model = torch.nn.Identity()
@@ -240,7 +246,9 @@ def test_a_nest_is_trained_on_as_in_eager_mode_and_what_a_graph_cannot_take_is_r
 
 
 class WaitCounter(TorchDispatchMode):
-    """Counts the operations whose result the host must wait for, none of which a CUDA graph can hold."""
+    """Counts the operations whose result the host must wait for, none of which a CUDA graph can
+    hold.
+    """
 
     WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal", "is_nonzero")
     times = 0
@@ -406,7 +414,9 @@ def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
 
 @pytest.fixture
 def device(monkeypatch):
-    """Stand for torch.cuda where only the order of calls matters, and capture the steps of `device.steps`."""
+    """Stand for torch.cuda where only the order of calls matters, and capture the steps of
+    `device.steps`.
+    """
     calls, stream = [], types.SimpleNamespace(wait_stream=lambda other: None)
 
     @contextlib.contextmanager

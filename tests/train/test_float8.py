@@ -1,4 +1,7 @@
-"""fp8 training of Linear layers. PyTorch's scaled matmul runs on a CPU too, so the arithmetic is checked here."""
+"""fp8 training of Linear layers.
+
+PyTorch's scaled matmul runs on a CPU too, so the arithmetic is checked here.
+"""
 
 import copy
 import itertools

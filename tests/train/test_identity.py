@@ -70,7 +70,10 @@ def test_each_part_is_told_apart_from_the_others(changed, parts):
     assert differing(identity(), identity(**changed)) == parts
 
 
-TEXT = "def f(model, batch):\n    '''What it is.'''\n    # why\n    return model(batch).mean() * scale\n"
+TEXT = (
+    "def f(model, batch):\n    '''What it is.'''\n    # why\n    return model(batch).mean() "
+    "* scale\n"
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The loss scale step by step, told without asking the device, and which gradients fp16 would lose."""
+"""The loss scale step by step, told without asking the device, and which gradients fp16 would
+lose.
+"""
 
 import math
 import random

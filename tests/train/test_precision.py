@@ -76,7 +76,9 @@ class Island(torch.nn.Module):
 
 @pytest.mark.slow
 def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
-    """As in PyTorch issues 153044 and 179804: the gradients of the layer in fp32 are to the bit those of eager mode."""
+    """As in PyTorch issues 153044 and 179804: the gradients of the layer in fp32 are to the bit
+    those of eager mode.
+    """
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     inputs = torch.randn(128, 64, generator=torch.Generator().manual_seed(0))
     square = lambda model, batch, _: (model(batch).square().mean(), None)  # noqa: E731

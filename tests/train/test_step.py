@@ -1,4 +1,5 @@
-"""The training step, warm-up and the timed epoch; eager, as in a CUDA graph (run without one here), and compiled.
+"""The training step, warm-up and the timed epoch; eager, as in a CUDA graph (run without one here),
+and compiled.
 
 And cuDNN's search: bounded, timed, and told apart from compiling.
 """
