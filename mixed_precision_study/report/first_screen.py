@@ -240,13 +240,12 @@ def next_command(tables: Tables, bars: pd.DataFrame) -> str:
     slow = best.index[best < LITTLE_GAIN]
     if slow.empty:
         return ""
-    models = listed([*slow.map(bare)], "and")
+    models = plain(listed([*slow.map(bare)], "and"))
+    study = plain(tables.name or "quick")
     return (
-        f"AMP gained little for {models}, because in eager mode the GPU waits for the "
-        "CPU. As a CUDA graph it does not"
-        f" wait, so measure that next: `python run_all.py {tables.name or 'quick'} -p "
-        "execution cuda_graph"
-        " -p channels_last true`."
+        f"AMP gained little for {models}, because in eager mode the GPU waits for the CPU. As a CUDA"
+        f" graph it does not wait, so measure that next: `python run_all.py {study}"
+        " -p execution cuda_graph -p channels_last true`."
     )
 
 
@@ -254,9 +253,9 @@ def cpu_screen(screen: Section, tables: Tables) -> None:
     """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
     screen.table(worked(tables), common=("task", "run"))
     screen.say(
-        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown "
-        "here. On a machine with an NVIDIA"
-        " GPU, or in a notebook of Colab or Kaggle with one, run `python run_all.py`."
+        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a"
+        " machine with an NVIDIA GPU, or in a notebook of Colab or Kaggle with one, run"
+        " `python run_all.py`."
     )
 
 
@@ -288,7 +287,7 @@ def section(tables: Tables, subject: Section | None = None, question: str = "") 
         rows = ratio_rows(bars)
         if len(rows):
             screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
-            bases = listed(list(rows.base_short.unique()))
+            bases = plain(listed(list(rows.base_short.unique())))
             screen.say(
                 f"A dot says how many times as fast training is as in {bases} in the "
                 "same row, whose"

@@ -7,7 +7,7 @@ from .names import bare
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
 from .tables import Tables
-from .words import listed, span
+from .words import listed, plain, span
 
 ABOUT = """A bar is the memory at the peak of training by what it holds. Beside it stand PyTorch's peak without the data
 set, which the report compares, and the whole card, which nvidia-smi shows. *Overhead* is what PyTorch's allocator had
@@ -90,8 +90,7 @@ def section(tables: Tables) -> Section:
     most = warm.loc[warm.growth.idxmax()]
     if most.growth >= WARMS_UP_TO:
         section.say(
-            f"The warm-up takes up to {most.growth:.1f} times the peak of training, "
-            "because cuDNN tries its algorithms "
-            f"there: {most.warm:,.2f} GiB for {most['name']}."
+            f"The warm-up takes up to {most.growth:.1f} times the peak of training, because cuDNN tries"
+            f" its algorithms there: {most.warm:,.2f} GiB for {plain(most['name'])}."
         )
     return section

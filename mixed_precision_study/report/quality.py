@@ -136,7 +136,7 @@ def say_unlearned(section: Section, tables: Tables) -> None:
         if lost:
             names = listed([tables.called(arm) for arm in dict.fromkeys(lost)], "and")
             who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names})"
-            section.say(f"{who}: {plain(title)}.")
+            section.say(plain(f"{who}: {title}."))
 
 
 def median_curve(runs: list[dict]) -> dict[int, float]:
@@ -178,7 +178,7 @@ def say_curves(section: Section, tables: Tables) -> None:
         curves = {arm: median_curve(tables.runs(number, arm)) for arm in tables.arms}
         if tables.comparisons.batch[number] != "max":
             for arm, share in shares_apart(curves, tables.axis.bases[0]).items():
-                apart[f"{tables.called(arm)} in {plain(title)}"] = share
+                apart[plain(f"{tables.called(arm)} in {title}")] = share
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
@@ -218,7 +218,9 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
             for base in tables.axis.bases:
                 steps_only = faster_steps_only(timed[name], timed.get(base, []))
                 if steps_only and name not in (tables.axis.bases[0], base):
-                    said = f"**{called}** has faster epochs than {tables.called(base)}"
+                    said = (
+                        f"**{plain(called)}** has faster epochs than {plain(tables.called(base))}"
+                    )
                     section.say(
                         f"{said}, but is not faster to a metric of {target:g} ({plain(label)})."
                     )
