@@ -31,15 +31,11 @@ class Life:
             watch.stop(error)
 
 
-def trainer_above(callback: Any) -> Any:
-    """Return the Trainer that calls a callback, which it does not hand over: it is in a frame
-    above."""
-    for frame, _ in walk_stack(None):
-        trainer = frame.f_locals.get("self")
-        handler = getattr(trainer, "callback_handler", None)
-        if callback in getattr(handler, "callbacks", ()) and hasattr(trainer, "training_step"):
-            return trainer
-    return None
+def trainer_above() -> Any:
+    """Return the Trainer that calls a callback without handing itself over: a frame above has
+    it."""
+    callers = [frame.f_locals.get("self") for frame, _ in walk_stack(None)]
+    return next((one for one in callers if hasattr(one, "training_step")), None)
 
 
 def trainer_diagnosis() -> type:
@@ -51,7 +47,7 @@ def trainer_diagnosis() -> type:
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.begin()
-            trainer = trainer_above(self)
+            trainer = trainer_above()
             if trainer is None:
                 return
             before = trainer.training_step
@@ -87,9 +83,6 @@ def lightning_diagnosis() -> type:
             self.end(exception)
 
         def on_train_end(self, *_: Any) -> None:
-            self.end()
-
-        def teardown(self, *_: Any, **__: Any) -> None:
             self.end()
 
     return LightningDiagnosis

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ..explain.profile import tensors_in
-from .mistakes import name_of
 
 LINEAR = re.compile(  # nodes that hand a factor on: sums, views, and products with a constant
     r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat"
@@ -33,6 +32,7 @@ ROUNDED = re.compile(
 HALF = (torch.float16, torch.bfloat16)
 MARK = "diagnose(): loss scale"  # in the metadata of a node that GradScaler.scale() made
 UNKNOWN = "unknown"  # the place of a number that no hook can read
+UNREAD = math.nan, math.nan  # a path of which nothing is known
 Path = tuple[float, float]  # the loss scale (1 for none), and the product of all other numbers
 
 
@@ -106,14 +106,13 @@ class Backward:
             by_hand = scale == 1 and any(same(one, number) for one in known)
             found.add((number, 1.0) if by_hand else (scale, number / scale))
         is_mixed = len({scale for scale, _ in found}) > 1  # which weight gets which, is not known
-        return {(math.nan, math.nan)} if is_mixed else found
+        return {UNREAD} if is_mixed else found
 
-    def narrow(self) -> str:
-        """Return the 16-bit type in which a loss is computed, where that changes its slope, else
-        ""."""
-        types = {self.read.get(end, (None,))[0] for end, _, _ in self.ends}
+    def is_narrow(self) -> bool:
+        """Return whether all of a loss is computed in 16 bits, where that changes its slope."""
         for end, _, _ in self.ends:
+            dtype, *_ = self.read.get(end, (None,))
             below = [child.name() for child, _ in end.next_functions[:1] if child]
-            if not ROUNDED.match(" ".join([end.name(), *below])):
-                return ""
-        return name_of(types.pop()) if len(types) == 1 and types <= {*HALF} else ""
+            if dtype not in HALF or not ROUNDED.match(" ".join([end.name(), *below])):
+                return False
+        return len(self.ends) > 0
