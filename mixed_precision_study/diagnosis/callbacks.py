@@ -31,13 +31,6 @@ class Life:
             watch.stop(error)
 
 
-def trainer_above() -> Any:
-    """Return the Trainer that calls a callback without handing itself over: a frame above has
-    it."""
-    callers = [frame.f_locals.get("self") for frame, _ in walk_stack(None)]
-    return next((one for one in callers if hasattr(one, "training_step")), None)
-
-
 def trainer_diagnosis() -> type:
     from transformers import TrainerCallback
 
@@ -47,9 +40,9 @@ def trainer_diagnosis() -> type:
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.begin()
-            trainer = trainer_above()
-            if trainer is None:
-                return
+            # the Trainer does not hand itself over, but it is in a frame above
+            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(None)]
+            trainer: Any = next(one for one in callers if hasattr(one, "training_step"))
             before = trainer.training_step
 
             def training_step(*args: Any, **kwargs: Any) -> Any:

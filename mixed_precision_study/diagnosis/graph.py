@@ -32,8 +32,8 @@ ROUNDED = re.compile(
 HALF = (torch.float16, torch.bfloat16)
 MARK = "diagnose(): loss scale"  # in the metadata of a node that GradScaler.scale() made
 UNKNOWN = "unknown"  # the place of a number that no hook can read
-UNREAD = math.nan, math.nan  # a path of which nothing is known
-Path = tuple[float, float]  # the loss scale (1 for none), and the product of all other numbers
+# a path has the loss scale (1 for none), and the product of all other numbers; NaN is not known
+UNREAD = math.nan, math.nan
 
 
 def mark(losses: Any, scale: float) -> None:
@@ -91,7 +91,7 @@ class Backward:
             (gradient,) = [one.detach() for one in gradients if type(one) is torch.Tensor]
             self.read[node] = gradient.dtype, *torch.aminmax(gradient.float())
 
-    def paths(self, known: list[float]) -> set[Path]:
+    def paths(self, known: list[float]) -> set[tuple]:
         """Return how the gradients were multiplied, by each loss, NaN where that is not known.
 
         known: the scales of all scalers, by which a loss may be multiplied by hand, too.
@@ -102,7 +102,7 @@ class Backward:
         for end, scale, place in self.ends:
             _, least, most = self.read.get(place, (None, 0, 1))
             is_custom = isinstance(end, torch.autograd.function.BackwardCFunction)
-            number = abs(float(most)) if bool(least == most) and not is_custom else math.nan
+            number = abs(float(most)) if least == most and not is_custom else math.nan
             by_hand = scale == 1 and any(same(one, number) for one in known)
             found.add((number, 1.0) if by_hand else (scale, number / scale))
         is_mixed = len({scale for scale, _ in found}) > 1  # which weight gets which, is not known
@@ -115,4 +115,4 @@ class Backward:
             below = [child.name() for child, _ in end.next_functions[:1] if child]
             if dtype not in HALF or not ROUNDED.match(" ".join([end.name(), *below])):
                 return False
-        return len(self.ends) > 0
+        return bool(self.ends)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .graph import HALF, UNREAD, Path, same
-from .mistakes import Found
+from ..explain.profile import tensors_in
+from .graph import HALF, UNREAD, same
 
 LARGE = 8  # a number from here on may be a loss scale, a smaller one is the weight of a loss
 TINY = 0.001  # the share of gradients in float16's last digits from which a loss scale is missed
@@ -31,7 +31,7 @@ def nice(number: float) -> bool:
     return same(number, float(f"{number:.1e}"))
 
 
-def fault_of(path: Path, divisor: float, known: list) -> str:
+def fault_of(path: tuple, divisor: float, known: list) -> str:
     """Name what is wrong where a gradient is multiplied by a path and then divided. known: scales
     of scalers."""
     scale, number = path
@@ -78,8 +78,13 @@ class Ledger:
 
     def plain_weights(self) -> list:
         """Return the weights whose gradient is neither empty, sparse nor spread over processes."""
-        has = [one for one in self.weights if type(one.grad) is torch.Tensor]
-        return [one for one in has if one.grad.layout == torch.strided and one.grad.numel()]
+        return [
+            one
+            for one in self.weights
+            if type(one.grad) is torch.Tensor
+            and one.grad.layout == torch.strided
+            and one.grad.numel()
+        ]
 
     # Gradients
 
@@ -136,7 +141,7 @@ class Ledger:
         factors = self.last / before
         factors = factors[factors.isfinite() & (factors != 0)]  # some are masked
         least, most = factors.aminmax() if len(factors) else (0, 1)
-        return abs(float(most)) if same(float(least), float(most)) else math.nan
+        return abs(float(most)) if same(least, most) else math.nan
 
     def divide(self) -> None:
         if self.paths and not same(factor := self._look(), 1):
@@ -152,7 +157,7 @@ class Ledger:
         if self.paths and not same(self._look(), 1) and isinstance(limit, int | float):
             left = [scale / self.divisor for scale, _ in self.paths]
             wrong = [scale for scale in left if scale >= LARGE and not nice(limit / scale)]
-            self.clipped = max([self.clipped, *wrong])
+            self.clipped = max(wrong, default=self.clipped)
 
     # Steps
 
@@ -180,8 +185,7 @@ class Ledger:
 
     def _read_round(self, known):
         faults = {fault_of(path, self.divisor, known): path[0] for path in self.paths}
-        is_past = "past the scaler" in faults
-        if self.clipped and not is_past:
+        if self.clipped and "past the scaler" not in faults:
             yield "clipped while scaled", {"scale": self.clipped}
         for fault, scale in faults.items():
             if fault and (self.is_own or fault != "past the scaler"):
@@ -217,7 +221,7 @@ class Ledger:
 
     # What the rules read
 
-    def mistakes(self) -> Iterator[Found]:
+    def mistakes(self) -> Iterator[tuple]:
         """Return (rule, what it names) of each mistake."""
         often = [one for one, count in self.faults.items() if 2 * count >= max(4, self.rounds)]
         if "update without step" in often:  # which explains all else that scales show
@@ -230,14 +234,15 @@ class Ledger:
             yield "gradients not cleared", {}
         if self.cached > 2:
             yield "stale weights", {}
-        if self.tiny and mean(self.tiny) > TINY:
-            yield "fp16 without scaler", {"share": mean(self.tiny)}
+        tiny = mean(self.tiny or [0.0])
+        if tiny > TINY:
+            yield "fp16 without scaler", {"share": tiny}
         share = self._lost_share()
         if share >= 0.2:  # rows of a table that are seen once lose some, too
             yield "lost updates", {"share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
-            eps, half = group.get("eps", 1), {one.dtype for one in group["params"]} & {HALF[0]}
-            if half and eps < 2**-25 and not group.get("fused"):
+            eps, types = group.get("eps", 1), {one.dtype for one in group["params"]}
+            if torch.float16 in types and eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
         yield from self._mistakes_of_steps()
 
@@ -246,7 +251,7 @@ class Ledger:
         if self.through >= often:
             yield "scheduled though skipped", {"count": self.through}
         if len(self.scalers) > 2:
-            yield "many scalers", {"count": len(self.scalers), "due": self.due}
+            yield "many scalers", {"count": len(self.scalers)}
         elif self.skipped >= often:
             yield "steps skipped", {"count": self.skipped, "due": self.due}
 
@@ -261,6 +266,5 @@ class Ledger:
     def has_narrow_state(self) -> bool:
         """Return whether PyTorch's own numbers of an optimizer have 16 bits, as its weights
         have."""
-        states = getattr(self.optimizer, "state", {}).values() if self.is_own else ()
-        values = [value for state in states for value in state.values()]
-        return any(getattr(value, "dtype", None) in HALF for value in values)
+        numbers = tensors_in([*self.optimizer.state.values()]) if self.is_own else []
+        return any(one.dtype in HALF for one in numbers)

@@ -28,7 +28,7 @@ SENTENCES = {
     " NaN. A large init_scale or a small growth_interval skips steps, too.",
     "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule is"
     " ahead of the weights. Step it only where scaler.get_scale() has not fallen.",
-    "many scalers": "{count} GradScalers served one optimizer in {due} steps, so the search for the scale begins anew"
+    "many scalers": "{count} GradScalers served one optimizer, so the search for the scale begins anew"
     " each time. Make one before the loop.",
     "lost updates": "Weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never"
     " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast, or round"
@@ -65,20 +65,18 @@ SENTENCES = {
 }
 
 FACTS = {  # a sentence for each figure that is known
-    "steps": "{steps} steps of the loop were looked at, after the first {first}.",
+    "steps": "Of the loop, {first} steps were passed over and the next {steps} looked at.",
     "types": "Its products and convolutions ran {types}.",
     "narrow_state": "An optimizer keeps its state in 16 bits, as its weights.",
     "step_ms": "A step takes {step_ms:,.4g} ms, which is the median of {timed}.",
     "kernels": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it.",
     "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
 }
-PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
 NO_STEP = (
     "No optimizer of PyTorch took a step in this thread, so nothing is known of its gradients."
     " Any other loop needs diagnose(step) with a step of yours."
 )
 
-Found = tuple[str, dict]  # (rule, {what its sentence names: its value})
 Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
 
 
@@ -122,7 +120,7 @@ class Diagnosis:
         """Return the share that products of a type, whose names end in `kind`, have in all
         FLOPs."""
         found = [key for key in self.flops if key[0].endswith(kind) and key[1] == dtype]
-        return sum(map(self.flops.get, found)) / max(1.0, sum(self.flops.values()))
+        return sum(self.flops[key] for key in found) / max(1.0, sum(self.flops.values()))
 
     def judge(self) -> None:
         """Name the mistakes, of which the error that ended the loop is one, where it has a
@@ -135,8 +133,8 @@ class Diagnosis:
         took_step = "step" in self.events or "scaler_step" in self.events
         if not self.ended_by and not took_step:
             said.append(NO_STEP)
-        elif said == [""]:
-            said.append(PARTLY if self.unseen else "No mistake was found.")
+        elif said == [""] and not self.unseen:
+            said.append("No mistake was found.")
         return "\n".join([*filter(None, said), *self.unseen, *facts(self)])
 
     __repr__ = __str__  # as the last line of a cell shows it
@@ -146,7 +144,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
+def find_mistakes(seen: Diagnosis) -> Iterator[tuple]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
     # each other mistake explains skipped steps; a compiled step casts its weights itself, or none does
     is_cast = not (seen.compiled or seen.autocast_off)

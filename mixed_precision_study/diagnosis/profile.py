@@ -43,9 +43,8 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
 @contextlib.contextmanager
 def profiled(seen: Diagnosis) -> Iterator[None]:
     """Profile the steps in the block, and fill in what they showed."""
-    gpu = seen.device == "cuda"
     # PyTorch would take the place of the user's own profile function
-    stacks = gpu and sys.getprofile() is None
+    stacks = seen.device == "cuda" and sys.getprofile() is None
     is_set = "TEARDOWN_CUPTI" in os.environ
     # or CUPTI slows all later launches (pytorch issue 144455)
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -81,7 +80,7 @@ def _read_device(seen, kernels, steps):
     seen.kernels = vars(found)
     # products of a compiler
     seen.uncounted |= {name for name, _, _ in kernels if "triton_tem" in name}
-    pageable = [duration for name, _, duration in kernels if "HtoD" in name and "Pageable" in name]
+    pageable = [duration for name, _, duration in kernels if "Pageable -> Device" in name]
     seen.pageable_ms = sum(pageable) / 1e6 / steps
 
 
@@ -115,11 +114,13 @@ def place_of(calls: list, moment: int) -> str | None:
     line of the last call before it.
     """
     for word, file, line in reversed(_lines_at(calls, moment)):
-        is_passed = file.startswith((TORCH, OWN, "<"))
-        is_package = not is_passed and re.search("(site|dist)-packages", file)
-        if is_package or file.startswith(INNER) or (file.startswith(OWN) and not word):
+        if file.startswith(INNER) or (file.startswith(OWN) and not word):
             return None
-        if not is_passed and not file.startswith(STANDARD):
+        if file.startswith((TORCH, OWN, "<")):
+            continue
+        if re.search("(site|dist)-packages", file):
+            return None
+        if not file.startswith(STANDARD):
             path = Path(file)
             return f"line {line} of a cell" if path.stem.isdigit() else f"{word}{path.name}:{line}"
     return None
@@ -164,8 +165,11 @@ def _read_operations(seen, events):
             continue
         is_outer = inner.get((thread, name), event.end_ns()) < event.end_ns()
         inner[thread, name] = start
-        around = [one for one in steps if one.start_ns() <= start < one.end_ns()]
-        if not is_outer and thread not in [one.start_thread_id() for one in around]:
+        in_optimizer = any(
+            one.start_thread_id() == thread and one.start_ns() <= start < one.end_ns()
+            for one in steps
+        )
+        if not (is_outer or in_optimizer):
             flops = flops_of(event)
             seen.flops[name.removeprefix("aten::"), dtype] += flops or 0.0
             if flops is None:

@@ -37,8 +37,8 @@ def sound_buffers() -> Iterator[tuple]:
     for module in [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]:
         with contextlib.suppress(Exception):  # a module that is half made, or buffers of nothing
             for name, buffer in module.named_buffers(recurse=False):
-                if bool(buffer.isfinite().all()):
-                    yield f"{name} of {type(module).__name__}", buffer
+                if buffer.isfinite().all():
+                    yield name, buffer
 
 
 class Watch:
@@ -88,8 +88,8 @@ class Watch:
     @property
     def is_looked_at(self) -> bool:
         """Whether the step that is under way may be slowed."""
-        first = max(self.seen.first, self.warm_up - LOOKED)
-        return first <= self.taken < self.warm_up or self.taken >= self.to_profile
+        is_warm = self.warm_up - LOOKED <= self.taken < self.warm_up
+        return is_warm or self.taken >= self.to_profile
 
     # Life
 
@@ -168,15 +168,13 @@ class Watch:
             seen.found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
             return
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
-        if not numbers:
-            seen.unseen.append("The evaluation was not checked, because it returns no numbers.")
-        if not all(bool(one.isfinite().all()) for one in numbers):
+        if not all(one.isfinite().all() for one in numbers):
             seen.found["evaluation not finite"] = {}
 
     def _look_at_buffers(self):
         """Note a buffer that was finite once and is no more."""
         for name, buffer in self.buffers:
-            if not bool(buffer.isfinite().all()):
+            if not buffer.isfinite().all():
                 self.seen.found["buffers not finite"] = {"name": name}
 
     # Hearing
