@@ -11,56 +11,96 @@ import torch
 
 SCALER, PACKAGE = "GradScaler", " of the package "  # of a place where the CPU waits
 SENTENCES = {
-    "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from new"
+    "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from "
+    "new"
     " weights: if the loss stays finite there, precision is the cause.{hint}",
-    "buffers not finite": "Buffers of the model are inf or NaN: {names}. A step that the scaler skips does not undo its"
+    "buffers not finite": "Buffers of the model are inf or NaN: {names}. A step that the scaler skips does not "
+    "undo its"
     " forward pass, so reset them or load a checkpoint, and find the batch that overflows.",
     "evaluation not finite": "The evaluation returns inf or NaN, in {dtype}. {remedy}",
     "evaluation failed": "The evaluation ended by {error}. {remedy}",
     "gradients not cleared": "Gradients are not cleared between steps, so each adds to all before. Call"
     " optimizer.zero_grad() once per step.",
-    "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some gradient is inf or NaN"
+    "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some "
+    "gradient is inf or NaN"
     " at any scale. Find the first such value by one step in fp32.",
-    "scale is 0": "The loss scale{which} is 0, so no gradient can be unscaled. Find the first inf or NaN.",
-    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients are inf or"
+    "scale is 0": (
+        "The loss scale{which} is 0, so no gradient can be unscaled. Find the first inf or NaN."
+    ),
+    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients "
+    "are inf or"
     " NaN. A large init_scale or a small growth_interval skips steps, too.",
-    "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule is"
+    "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule "
+    "is"
     " ahead of the weights. Step it only where scaler.get_scale() has not fallen.",
-    "many scalers": "{count} GradScalers served one optimizer in {due} steps, so the search for the scale begins anew"
+    "many scalers": "{count} GradScalers served one optimizer in {due} steps, so the search for the "
+    "scale begins anew"
     " each time. Make one before the loop.",
-    "lost updates": "{optimizer}: weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never"
-    " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast, or round"
+    "lost updates": "{optimizer}: weights are kept in 16 bits alone, and {share:.0%} of the numbers "
+    "looked at never"
+    " moved, because small updates are rounded away. Keep the weights in fp32 and use "
+    "autocast, or round"
     " stochastically, or keep what is rounded away, as Kahan does.",
-    "sums in 16 bits": "The gradients of {count} micro-batches are added up in {dtype}, which rounds each sum. Add them"
+    "sums in 16 bits": "The gradients of {count} micro-batches are added up in {dtype}, which rounds each "
+    "sum. Add them"
     " up in fp32.",
-    "loss in 16 bits": "backward() is called on a loss that is computed in {dtype}. Compute it in fp32, as from"
+    "loss in 16 bits": "backward() is called on a loss that is computed in {dtype}. Compute it in fp32, as "
+    "from"
     " outputs.float().",
-    "stale weights": "Autocast stays open over optimizer.step(), so the forward pass uses old 16-bit copies of the"
+    "stale weights": "Autocast stays open over optimizer.step(), so the forward pass uses old 16-bit "
+    "copies of the"
     " weights. Enter autocast once per forward pass.",
-    "eps": "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it to 1e-4.",
-    "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are divided by the loss"
+    "eps": (
+        "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it "
+        "to 1e-4."
+    ),
+    "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are "
+    "divided by the loss"
     " scale of {divisor:g}. Call scaler.scale(loss).backward() for this loss, too.",
-    "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() and"
+    "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() "
+    "and"
     " scaler.step() the same optimizer, and divide by hand no more.",
-    "scaled twice": "The loss is multiplied twice by the loss scale of {divisor:g}, and its gradients are divided once."
+    "scaled twice": "The loss is multiplied twice by the loss scale of {divisor:g}, and its gradients "
+    "are divided once."
     " Call scaler.scale() once.",
-    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {divisor:g}."
+    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by "
+    "{divisor:g}."
     " Use one GradScaler for a loss and its optimizer, and call update() after step().",
     "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. Call"
     " scaler.unscale_(optimizer) before.",
-    "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
-    "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
-    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so they"
+    "past the scaler": (
+        "The loss is scaled, but optimizer.step() takes scaled gradients. Call "
+        "scaler.step(optimizer)."
+    ),
+    "steps twice": (
+        "An optimizer takes two steps with the same gradients in every step. Leave one of them out."
+    ),
+    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so "
+    "they"
     " have several scales. Call unscale_(), step() and update() after the last micro-batch alone.",
-    "no 16 bits": "{switch} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
-    "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
+    "no 16 bits": (
+        "{switch} is on, but every product ran in fp32. Put the model's forward pass inside "
+        "torch.autocast."
+    ),
+    "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts "
+    "them. Use"
     " torch.amp.GradScaler, or bfloat16.",
     "scaler with bf16": "GradScaler is on with bfloat16, which has the range of fp32 and does not need it.",
     "anomaly detection": "Anomaly detection is on, which is slow. Switch it on for single steps only.",
-    "TF32 off": 'TF32 is off for {share:.0%} of the arithmetic. Try torch.set_float32_matmul_precision("high").',
-    "waits": "The CPU waits for the GPU in every step at {places}. Read values once in a hundred steps.",
-    "memory not pinned": "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking.",
-    "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
+    "TF32 off": (
+        "TF32 is off for {share:.0%} of the arithmetic. Try "
+        'torch.set_float32_matmul_precision("high").'
+    ),
+    "waits": (
+        "The CPU waits for the GPU in every step at {places}. Read values once in a hundred steps."
+    ),
+    "memory not pinned": (
+        "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking."
+    ),
+    "memory grows": (
+        "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by "
+        ".detach().cpu()."
+    ),
 }
 
 FACTS = {  # a sentence for each figure that is known
@@ -71,7 +111,10 @@ FACTS = {  # a sentence for each figure that is known
     "step_ms": "A step takes {step_ms:,.4g} ms, which is the median of {timed}.",
     "busiest": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it; of this, {busiest}.",
     "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
-    "scaler": "GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need.",
+    "scaler": (
+        "GradScaler waits for the GPU in every step, which an optimizer with fused=True does "
+        "not need."
+    ),
     "packages": "A package waits for the GPU in every step: {packages}.",
 }
 PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
@@ -158,7 +201,8 @@ def name_of(dtype: torch.dtype) -> str:
 
 def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
-    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none does
+    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none
+    # does
     is_cast = not (seen.compiled or seen.autocast_off)
     explained = {"steps skipped": len(seen.found) > 1, "stale weights": not is_cast}
     yield from (one for one in seen.found.items() if not explained.get(one[0]))

@@ -243,7 +243,8 @@ def next_command(tables: Tables, bars: pd.DataFrame) -> str:
     models = plain(listed([*slow.map(bare)], "and"))
     study = plain(tables.name or "quick")
     return (
-        f"AMP gained little for {models}, because in eager mode the GPU waits for the CPU. As a CUDA"
+        f"AMP gained little for {models}, because in eager mode the GPU waits for the "
+        "CPU. As a CUDA"
         f" graph it does not wait, so measure that next: `python run_all.py {study}"
         " -p execution cuda_graph -p channels_last true`."
     )

@@ -90,7 +90,8 @@ def section(tables: Tables) -> Section:
     most = warm.loc[warm.growth.idxmax()]
     if most.growth >= WARMS_UP_TO:
         section.say(
-            f"The warm-up takes up to {most.growth:.1f} times the peak of training, because cuDNN tries"
+            f"The warm-up takes up to {most.growth:.1f} times the peak of training, "
+            "because cuDNN tries"
             f" its algorithms there: {most.warm:,.2f} GiB for {plain(most['name'])}."
         )
     return section

@@ -173,7 +173,7 @@ def say_curves(section: Section, tables: Tables) -> None:
     or which do not.
     """
     apart: dict[str, float] = {}
-    base_name = tables.called(tables.axis.bases[0])
+    base_name = plain(tables.called(tables.axis.bases[0]))
     for number, title in tables.comparisons.title.items():
         curves = {arm: median_curve(tables.runs(number, arm)) for arm in tables.arms}
         if tables.comparisons.batch[number] != "max":

@@ -1,4 +1,7 @@
-"""Training steps with one mistake each, and sound ones. Each function returns (step, evaluation or None)."""
+"""Training steps with one mistake each, and sound ones.
+
+Each function returns (step, evaluation or None).
+"""
 
 import math
 from contextlib import nullcontext
@@ -31,10 +34,13 @@ def scaled(
     ends="step update",
     **compiles,
 ):
-    """Return a step with GradScaler. ends: the calls after each backward pass, of which "hand" is by_hand(model).
+    """Return a step with GradScaler. ends: the calls after each backward pass, of which "hand" is
+    by_hand(model).
 
-    autocast: its type, or "inside" where forward itself enters it, as in accelerate. A call with "last:" comes after
-    the last micro-batch alone, and "optimizer" steps without the scaler. compiles: options of torch.compile.
+    autocast: its type, or "inside" where forward itself enters it, as in accelerate. A call with
+        "last:" comes after
+    the last micro-batch alone, and "optimizer" steps without the scaler. compiles: options of
+    torch.compile.
     """
     model, inputs, labels = problem()
     optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler(DEVICE)
@@ -78,9 +84,11 @@ def plain(
     micro=1,
     **options,
 ):
-    """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step, or at the "top".
+    """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step, or at
+    the "top".
 
-    options: `autocast`, a type; `anomaly`, whether it is detected; `times`, a constant loss scale that is undone; and
+    options: `autocast`, a type; `anomaly`, whether it is detected; `times`, a constant loss scale
+        that is undone; and
     `functions`, as with torch.func, which sets the gradients, so that backward() is never called.
     """
     model, inputs, labels = problem(dtype)
@@ -155,7 +163,9 @@ class InTwoParts(Foreign):
 
 
 def penalty(divides=False):
-    """As in apex issue 654: the gradients of a penalty are scaled, and may be divided by the scale."""
+    """As in apex issue 654: the gradients of a penalty are scaled, and may be divided by the
+    scale.
+    """
     model, inputs, labels = problem()
     optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler(DEVICE, init_scale=1024.0)
 
@@ -188,7 +198,9 @@ def times(factor):
 
 
 def turns(turn, *, scale=1024.0, optimizer=sgd, dtype=torch.float32, autocast=FP16, **options):
-    """Return a step that calls turn(part), whose loss() is a new forward pass. options: of GradScaler."""
+    """Return a step that calls turn(part), whose loss() is a new forward pass. options: of
+    GradScaler.
+    """
     model, inputs, labels = problem(dtype)
     part = SimpleNamespace(model=model, inputs=inputs, weights=list(model.parameters()))
     part.optimizer, part.scaler = (
@@ -224,7 +236,9 @@ def clipped(part, limit=1.0):
 
 
 def swapped_scalers():
-    """As in a GAN with two scalers, where each divides the gradients that the other's scale multiplied."""
+    """As in a GAN with two scalers, where each divides the gradients that the other's scale
+    multiplied.
+    """
     parts = []
     for scale in (64.0, 1024.0):
         turns(parts.append, scale=scale)[0]()
@@ -243,7 +257,9 @@ def swapped_scalers():
 
 
 def through_a_wrapper():
-    """As in accelerate issue 113: unscale_() and step() get two objects, so that the scaler divides twice."""
+    """As in accelerate issue 113: unscale_() and step() get two objects, so that the scaler
+    divides twice.
+    """
 
     def turn(part):
         part.scaler.scale(part.loss()).backward()
@@ -293,7 +309,9 @@ def summed(part):
 
 
 def summed_with_care(part):
-    """Each micro-batch is added to a sum with what was rounded away before, so the gradient is cleared each time."""
+    """Each micro-batch is added to a sum with what was rounded away before, so the gradient is
+    cleared each time.
+    """
     sums, rest = ([torch.zeros_like(weight) for weight in part.weights] for _ in range(2))
     for _ in range(16):
         part.optimizer.zero_grad()
@@ -326,7 +344,9 @@ def two_networks():
 
 
 def spoiled_buffers():
-    """As in PyTorch issue 88474: a step is skipped, but its forward pass has spoiled the running statistics."""
+    """As in PyTorch issue 88474: a step is skipped, but its forward pass has spoiled the running
+    statistics.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(32, 8), torch.nn.BatchNorm1d(8)).to(DEVICE)
     _, inputs, _ = problem()
@@ -349,7 +369,9 @@ def spoiled_buffers():
 
 
 def cached(surrogate, by_grad=False):
-    """A gradient cache: the loss of all embeddings is scaled, and the surrogates that carry it on rightly are not."""
+    """A gradient cache: the loss of all embeddings is scaled, and the surrogates that carry it
+    on rightly are not.
+    """
     head = torch.nn.Linear(8, 8).to(DEVICE)
 
     def turn(part):
@@ -374,7 +396,9 @@ def cached(surrogate, by_grad=False):
 
 
 def two_passes(part):
-    """SAM, whose first gradients are divided by hand and lead to the weights where the second ones are taken."""
+    """SAM, whose first gradients are divided by hand and lead to the weights where the second
+    ones are taken.
+    """
     part.scaler.scale(part.loss()).backward()
     moves = [0.05 * weight.grad / part.scaler.get_scale() for weight in part.weights]
     with torch.no_grad():
@@ -389,7 +413,9 @@ def two_passes(part):
 
 
 def copied_weights():
-    """As apex had it: a model in half(), a constant scale, and an optimizer of fp32 weights that are copied back."""
+    """As apex had it: a model in half(), a constant scale, and an optimizer of fp32 weights that
+    are copied back.
+    """
     model, inputs, labels = problem(FP16)
     weights = list(model.parameters())
     masters = [weight.detach().float().requires_grad_() for weight in weights]
@@ -433,7 +459,9 @@ def checkpointed(part, reentrant=False):
 
 
 class Mine(torch.optim.AdamW):
-    """A subclass whose step is its parent's, which PyTorch tells of twice once a plain parent was made."""
+    """A subclass whose step is its parent's, which PyTorch tells of twice once a plain parent
+    was made.
+    """
 
     def step(self, closure=None):
         return super().step(closure)

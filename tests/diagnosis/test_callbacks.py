@@ -1,4 +1,6 @@
-"""The callbacks for Trainer and Lightning, with frameworks that are made up so that neither has to be installed."""
+"""The callbacks for Trainer and Lightning, with frameworks that are made up so that neither has
+to be installed.
+"""
 
 import importlib
 import sys
@@ -19,7 +21,9 @@ class Callback:
 
 
 class MadeUpTrainer:
-    """Trains as transformers.Trainer does: it holds its callbacks in a handler, and tells them of no error."""
+    """Trains as transformers.Trainer does: it holds its callbacks in a handler, and tells them
+    of no error.
+    """
 
     def __init__(self, callback, steps, fails_at=None):
         self.callback_handler, self.taken = SimpleNamespace(callbacks=[callback]), 0

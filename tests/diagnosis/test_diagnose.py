@@ -1,4 +1,6 @@
-"""diagnose(): the mistakes it names, the sound loops it leaves alone, and that it changes nothing."""
+"""diagnose(): the mistakes it names, the sound loops it leaves alone, and that it changes
+nothing.
+"""
 
 import contextlib
 import cProfile
@@ -164,7 +166,8 @@ def test_batches_that_run_out_end_a_diagnosis_with_what_it_needs():
 @pytest.mark.parametrize(("steps", "watched"), [(4, 0), (40, 4)])
 def test_a_script_is_reported_that_ends_by_an_error_and_takes_warnings_for_errors(steps, watched):
     code = (
-        "import warnings\nfrom diagnosis_cases import clipped_loop\nfrom mixed_precision_study import diagnose\n"
+        "import warnings\nfrom diagnosis_cases import clipped_loop\nfrom "
+        "mixed_precision_study import diagnose\n"
         "import mixed_precision_study.diagnosis.diagnose\nwarnings.simplefilter('error')\n"
         "diagnose(on_report=lambda report: print(len(report.mistakes), report.watched)).start()\n"
         f"clipped_loop({steps})\nraise KeyError"
@@ -180,7 +183,9 @@ def test_a_script_is_reported_that_ends_by_an_error_and_takes_warnings_for_error
 
 
 def calls(order):
-    """Return steps with a scaler: z clears, b is backward(), u unscale_(), m moves weights, s step(), e update()."""
+    """Return steps with a scaler: z clears, b is backward(), u unscale_(), m moves weights, s
+    step(), e update().
+    """
     model, inputs, _ = problem()
     optimizer, scaler = (
         torch.optim.SGD(model.parameters(), 0.01),
@@ -299,7 +304,9 @@ def test_an_error_of_the_loop_comes_through_and_one_of_our_own_does_not(monkeypa
 
 
 def test_each_of_several_optimizers_and_scalers_is_watched():
-    """As in a cross-validation, whose folds have an optimizer each, and in a GAN with two scalers."""
+    """As in a cross-validation, whose folds have an optimizer each, and in a GAN with two
+    scalers.
+    """
     with diagnose(steps=3, on_report=quiet) as report:
         for _ in range(FIRST + 7):
             step = plain()[0]

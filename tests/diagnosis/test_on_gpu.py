@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.searches]
 
 
 def convolutions(batch=256, autocast=None, pin=None, wait=None, width=64):
-    """Return a step of a small convolutional network. pin: whether its batch comes from pinned host memory."""
+    """Return a step of a small convolutional network. pin: whether its batch comes from pinned
+    host memory.
+    """
     torch.manual_seed(0)
     layers = [torch.nn.Conv2d(3, width, 3, padding=1)]
     for _ in range(4):
@@ -107,7 +109,10 @@ def test_gradscaler_s_own_wait_is_no_mistake():
 
 
 def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
-    """PyTorch pull request 157705: AveragedModel uploads its count in each step, which waits for the GPU."""
+    """PyTorch pull request 157705:
+
+    AveragedModel uploads its count in each step, which waits for the GPU.
+    """
     model = torch.nn.Linear(64, 64).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, fused=True)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -140,7 +145,9 @@ def test_memory_that_is_not_pinned_or_kept_is_named():
 @pytest.mark.alone
 @pytest.mark.parametrize("phase", ["timed", "after"])
 def test_a_step_takes_no_longer_than_without_it(phase):
-    """In both orders, the faster of each: the hooks take less than 2%, and nothing stays that would."""
+    """In both orders, the faster of each: the hooks take less than 2%, and nothing stays that
+    would.
+    """
     step = convolutions(batch=512)
 
     def timed(steps=40):
