@@ -15,6 +15,8 @@ import outputs
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import is_explanation
 
+pytestmark = pytest.mark.slow  # reads all committed results
+
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 

@@ -59,6 +59,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
     assert (row["arm"], row["base"], float(row["ratio"])) == ("blocks", "none", ratio["ratio"])
 
 
+@pytest.mark.slow
 def test_its_report_has_charts_and_tables_without_a_failed_section(remedies):
     assert not [one for one in sections_of(remedies) if "could not be drawn" in said_in(one)]
     (card,) = parts_in(remedies, Cards)[0].cards

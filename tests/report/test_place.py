@@ -82,6 +82,7 @@ def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
         check_place(tmp_path, SOURCE)
 
 
+@pytest.mark.slow
 def test_a_strangers_summary_beside_records_is_kept_and_not_run(tmp_path):
     """It is drawn with the notebook of the clone, wherever the studies file lies."""
     theirs = tmp_path / "theirs"
@@ -106,6 +107,7 @@ def test_a_run_is_refused_before_it_starts_where_its_report_has_no_place(tmp_pat
     assert capsys.readouterr().err.count("\n") == 1 and sorted(tmp_path.iterdir()) == names
 
 
+@pytest.mark.slow
 def test_two_reports_of_one_folder_take_turns(tmp_path):
     write_all(tmp_path, *(made_up.make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
     command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]

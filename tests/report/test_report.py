@@ -22,6 +22,7 @@ def tables(tmp_path):
     return read_all(tmp_path, *(make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
 
 
+@pytest.mark.slow
 def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(
     tables, tmp_path, monkeypatch
 ):
