@@ -102,9 +102,8 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
     total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
     figure = plt.figure(figsize=(PANEL, total))
-    name = {"va": "top", "gid": "model"}  # the page hides it below cards that say the same
-    figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
-    figure.text(0, 1 - 0.26 / total, task, size=10.5, color=SOFT, linespacing=1.25, **name)
+    figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", va="top")
+    figure.text(0, 1 - 0.26 / total, task, size=10.5, color=SOFT, linespacing=1.25, va="top")
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
     for place, (part, high) in enumerate(BAR_PARTS[: 1 + gib]):
         top, inches = tops[part]

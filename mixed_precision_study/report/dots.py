@@ -7,6 +7,7 @@ one of four times.
 
 import math
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -30,12 +31,16 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     """Draw ratios, a figure for each `panel`. The axes of all are alike, so that panels can be
     compared by eye.
 
-    rows: one for each dot: `panel` and `about`, its name and what is trained; `row`, the way it is
-        run; `arm` with its
-    `colour` and `mark`; `ratio`, how many times as fast it is as its base; `label`, what stands
-    beside it; `low` and `high`, the ends of its interval or of the range of its hosts (NaN where
-    there is none); `ranged`, whether they are such a range; `seconds` of a row (NaN where none is
-    shown) below the heading `takes`.
+    rows has one row for each dot, with these columns:
+
+    panel, about: name of the model, and what is trained
+    row: the way it is run
+    arm, colour, mark: what is compared, and its look
+    ratio: how many times as fast it is as its base
+    label: what stands beside the dot
+    low, high: ends of its interval or of the range of its hosts, NaN where there is none
+    ranged: whether these are such a range
+    seconds, takes: seconds at the right, NaN where none are shown, and their heading
     """
     ends = rows[["ratio", "low", "high"]]
     least = min(LEAST, 0.95 * ends.min(axis=None))
@@ -53,27 +58,35 @@ def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
     """
     found = bars[bars.ratio.notna() & ~bars.is_base]
     base = bars.set_index(["comparison", "arm"]).seconds
-    marks = {
-        arm: MARKERS[place % len(MARKERS)]
-        for place, arm in enumerate(found.sort_values("place").arm.unique())
-    }
     keys_of_base = zip(found.comparison, found.baseline, strict=True)
-    ranged = found.low.isna() & (found.hosts > 1)
+    ways = zip(found.way, found.more, strict=True)
     found = found.assign(
         panel=found.model,
         about=found.task,
-        row=[", ".join(filter(None, texts)) for texts in zip(found.way, found.more, strict=True)],
-        mark=found.arm.map(marks),
-        low=found.low.astype(float).where(~ranged, found.lowest),
-        high=found.high.astype(float).where(~ranged, found.highest),
-        ranged=ranged,
+        row=[", ".join(filter(None, texts)) for texts in ways],
+        ranged=found.low.isna() & (found.hosts > 1),
         seconds=[base.get(key) for key in keys_of_base],
         takes=found.base_short + " takes",
-        label=found.short + found.ratio.map(" {:.2f}×".format),
     )
-    order = {name: place for place, name in enumerate(found.panel.unique())}
+    panels = list(found.panel.unique())
+    arms = found.sort_values("place").arm.unique()
     found = found.sort_values("place").sort_values("seconds", ascending=False, kind="stable")
-    return found.sort_values("panel", key=lambda names: names.map(order), kind="stable")
+    return drawn_as(found, arms, panels)
+
+
+def drawn_as(rows: pd.DataFrame, arms: Iterable[str], panels: list[str]) -> pd.DataFrame:
+    """Return rows of several arms with mark, label and ends, panel by panel in the given order.
+
+    The ends are those of the interval, or where a ratio is `ranged` those of its hosts.
+    """
+    marks = {arm: MARKERS[place % len(MARKERS)] for place, arm in enumerate(arms)}
+    rows = rows.assign(
+        mark=rows.arm.map(marks),
+        label=rows.short + rows.ratio.map(" {:.2f}×".format),
+        low=rows.low.astype(float).where(~rows.ranged, rows.lowest),
+        high=rows.high.astype(float).where(~rows.ranged, rows.highest),
+    )
+    return rows.sort_values("panel", key=lambda names: names.map(panels.index), kind="stable")
 
 
 def dots_note(rows: pd.DataFrame) -> str:
@@ -97,9 +110,8 @@ def draw_panel(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
     about = textwrap.fill(str(panel.about.iloc[0]), 44)
     high = HEAD + LINE_HIGH * about.count("\n") + LINE_HIGH * (lines + gaps + 1) + FOOT
     figure = plt.figure(figsize=(PANEL, high))
-    name = {"va": "top", "gid": "model"}  # the page hides it below cards that say the same
-    figure.text(0, 1 - 0.02 / high, panel.panel.iloc[0], size=12, weight="bold", **name)
-    figure.text(0, 1 - 0.26 / high, about, size=SIZE, color=SOFT, linespacing=1.25, **name)
+    figure.text(0, 1 - 0.02 / high, panel.panel.iloc[0], size=12, weight="bold", va="top")
+    figure.text(0, 1 - 0.26 / high, about, size=SIZE, color=SOFT, linespacing=1.25, va="top")
     inches = LINE_HIGH * (lines + gaps + 1)
     axes = figure.add_axes((0, FOOT / high, 1, inches / high))
     axes.set(xscale="log", xlim=limits, ylim=(lines + gaps, -1))

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..judge.axis import Axis, arm_named
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
-from .dots import MARKERS, dots, dots_note
+from .dots import dots, dots_note, drawn_as
 from .growth import ratio_texts, texts
 from .names import arm_name, bare, precision_name
 from .section import Section
@@ -112,20 +112,15 @@ def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of dots() of ways that differ in one setting: each over the way without
     it.
     """
-    ranged = ways.outcome == FEW_HOSTS
-    marks = {arm: MARKERS[place % len(MARKERS)] for place, arm in enumerate(ways.arm.unique())}
-    return ways.assign(
+    rows = ways.assign(
         panel=ways.name,
         about=ways.task,
         row=ways.run + " + " + ways.added,
-        mark=ways.arm.map(marks),
-        label=ways.short + ways.ratio.map(" {:.2f}×".format),
-        low=ways.low.astype(float).where(~ranged, ways.lowest),
-        high=ways.high.astype(float).where(~ranged, ways.highest),
-        ranged=ranged,
+        ranged=ways.outcome == FEW_HOSTS,
         seconds=float("nan"),
         takes="",
-    ).sort_values("panel", kind="stable", key=lambda names: names.map(list(names.unique()).index))
+    )
+    return drawn_as(rows, ways.arm.unique(), list(ways.name.unique()))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
