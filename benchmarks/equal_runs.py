@@ -110,9 +110,9 @@ def false_positive_rate(
     a block is a quarter of them. All splits are judged, or 2,000 drawn at random.
 
     The keys: `processes` that the blocks hold; `splits` that had an outcome; `rate` of those called
-        faster or slower,
-    None where none had an outcome; `error`, the standard error of the rate; `scatter`, the standard
-    deviation between processes as a share of their time. The splits share processes, so the error
+    faster or slower, None where none had an outcome; `error`, the standard error of the rate;
+    `scatter`, the standard deviation between processes as a share of their time. The splits share
+    processes, so the error
     is not binomial: each block is left out in turn (jackknife). It is None below four blocks.
     """
     blocks = blocks_of(runs)

@@ -95,9 +95,8 @@ class Metric:
     """What `evaluate` returns.
 
     better: "higher" or "lower". chance: what a model that ignores its input reaches, if known.
-        margin: up to which
-    difference from fp32 it counts as equivalent, or, with margin_is_share, up to which share of
-    fp32's; it is fixed
+    margin: up to which difference from fp32 it counts as equivalent, or, with margin_is_share, up
+    to which share of fp32's; it is fixed
     before any run. target: to which value the report tells the time of training.
 
     Raises UserError where one of them is something else.
@@ -149,8 +148,7 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     """Choose the device, check it within seconds, print what was found, and return it.
 
     without_gpu: parameters that make a training short enough for a CPU. They are set where there is
-        no GPU and nobody
-    has chosen a number of steps (max_steps is 0), but not under run_all.py.
+    no GPU and nobody has chosen a number of steps (max_steps is 0), but not under run_all.py.
 
     Raises UserError if PyTorch is too old or memory_limit_gib is more than the GPU has.
     """

@@ -131,9 +131,9 @@ def compare(
     frozen by eval() within a model in training mode stays so. The warm-up is undone in all that
     hangs on the model, the optimizer and
     the loss: tensors, numbers, lists and dicts. What a function keeps in its globals or closure
-        cannot be undone, so
-    keep a counter, as of an annealed weight, in a buffer or an attribute of the model. PyTorch's
-    switches are set for each precision, and a training fails where it changes one of them.
+    cannot be undone, so keep a counter, as of an annealed weight, in a buffer or an attribute of
+    the model. PyTorch's switches are set for each precision, and a training fails where it changes
+    one of them.
 
     Runs count as repetitions of one comparison only if model, functions, optimizer and the first
     epoch are the same. A name that is used for something else leaves the earlier records beside the

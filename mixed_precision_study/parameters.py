@@ -195,8 +195,8 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
     that papermill reads.
 
     These are `name: int = 2` and `name = 2  # type: int`. A value that is not known beforehand is
-        None, and so are all
-    values of a cell with a magic, which is not plain Python and assigns nothing.
+    None, and so are all values of a cell with a magic, which is not plain Python and assigns
+    nothing.
     """
     found: dict[str, tuple] = {}
     with suppress(SyntaxError):

@@ -23,9 +23,9 @@ def quality_difference(
     seed.
 
     `own` and `base` are {seed: last metric}. `one` is a record of theirs, which says what the
-        metric is and up to which
-    difference from fp32 it counts as equivalent: a margin that its experiment fixes before any run.
-    The differences of equal seeds are taken, as shares where the margin is one. The keys:
+    metric is and up to which difference from fp32 it counts as equivalent: a margin that its
+    experiment fixes before any run. The differences of equal seeds are taken, as shares where the
+    margin is one. The keys:
 
     metric: name of the metric
     difference, low, high: mean and 95% interval (None below FEWEST_SEEDS)

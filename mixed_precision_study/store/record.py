@@ -2,10 +2,9 @@
 what it reached.
 
 On disk it is nested: `run`, `settings` (exactly the parameters), `machine`, `measured` and
-    `quality`. The names of all
-fields differ, so that the model finds each by its name alone: `record.gpu_name` is
-`record.machine.gpu_name`. A field that another version adds or lacks is no setting, so it changes
-no comparison. This module does not load PyTorch.
+`quality`. The names of all fields differ, so that the model finds each by its name alone:
+`record.gpu_name` is `record.machine.gpu_name`. A field that another version adds or lacks is no
+setting, so it changes no comparison. This module does not load PyTorch.
 """
 
 import functools
@@ -451,9 +450,8 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     """Write `output_dir/<run_id>.json`, whole or not at all, and return its path.
 
     What was measured is not lost: a result of other data or of another model in its place is
-        renamed, so that a hash
-    of them ends its name, and one of another version of this package moves into a folder beside it.
-    What the reader would refuse becomes a failed run with that reason.
+    renamed, so that a hash of them ends its name, and one of another version of this package moves
+    into a folder beside it. What the reader would refuse becomes a failed run with that reason.
     """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -154,9 +154,8 @@ class TrainingData:
         All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile
         and CUDA graphs
         prepare for one shape: leave out an incomplete last batch. The same epoch must give the same
-            batches again, so
-        that all precisions train alike. With batch_size="max", other sizes are tried before the
-        final one is set.
+        batches again, so that all precisions train alike. With batch_size="max", other sizes are
+        tried before the final one is set.
         """
         raise NotImplementedError
 

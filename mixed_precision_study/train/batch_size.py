@@ -54,8 +54,8 @@ def probe(
     it fitted in memory.
 
     search: seconds of a step, if cuDNN's search shall run as in training. The arguments are those
-        of largest_batch().
-    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second].
+    of largest_batch(). `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per
+    second].
     """
     release_memory(device)
     reset_peaks(device)
@@ -129,8 +129,7 @@ def largest_batch(
     cuDNN's search.
 
     make_trainer(): builds model and optimizer anew. batches(size): yields batches of `size` items.
-        rows: samples in
-    one item.
+    rows: samples in one item.
 
     Raises Unsupported on the CPU, torch.OutOfMemoryError if not even one item fits.
     """

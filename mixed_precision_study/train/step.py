@@ -68,9 +68,8 @@ def training_step(
     their own.
 
     batch: a batch, or Parts: several, whose gradients are averaged, so that a step needs the memory
-        of one.
-    compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the
-    gradient.
+    of one. compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm
+    of the gradient.
     """
     optimizer.zero_grad(set_to_none=True)
     parts = batch if isinstance(batch, Parts) else (batch,)
@@ -527,8 +526,7 @@ def timed_epoch(
     """Train on `batches` once and add time, loss and memory to the record.
 
     The loop reads nothing from the GPU: losses stay there until the clock has stopped. lr_at(step)
-        returns the
-    learning rate; steps are counted through all epochs. `label` names the progress bar.
+    returns the learning rate; steps are counted through all epochs. `label` names the progress bar.
 
     Raises Diverged if the loss is not finite or no step updated the weights.
     """
