@@ -31,17 +31,6 @@ class Life:
             watch.stop(error)
 
 
-def trainer_above(callback: Any) -> Any:
-    """Return the Trainer that calls a callback, which it does not hand over: it is in a frame
-    above."""
-    for frame, _ in walk_stack(None):
-        trainer = frame.f_locals.get("self")
-        handler = getattr(trainer, "callback_handler", None)
-        if callback in getattr(handler, "callbacks", ()) and hasattr(trainer, "training_step"):
-            return trainer
-    return None
-
-
 def trainer_diagnosis() -> type:
     from transformers import TrainerCallback
 
@@ -51,9 +40,9 @@ def trainer_diagnosis() -> type:
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.begin()
-            trainer = trainer_above(self)
-            if trainer is None:
-                return
+            # the Trainer does not hand itself over, but it is in a frame above
+            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(None)]
+            trainer: Any = next(one for one in callers if hasattr(one, "training_step"))
             before = trainer.training_step
 
             def training_step(*args: Any, **kwargs: Any) -> Any:
@@ -87,9 +76,6 @@ def lightning_diagnosis() -> type:
             self.end(exception)
 
         def on_train_end(self, *_: Any) -> None:
-            self.end()
-
-        def teardown(self, *_: Any, **__: Any) -> None:
             self.end()
 
     return LightningDiagnosis

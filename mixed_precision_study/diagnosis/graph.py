@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ..explain.profile import tensors_in
-from .mistakes import name_of
 
 LINEAR = re.compile(  # nodes that hand a factor on: sums, views, and products with a constant
     r"(Mul|Div|Add|Sub|Rsub|Neg|Mean|Sum|ToCopy|Reshape\w*|Squeeze|Unsqueeze|Select|Slice|Stack|Cat"
@@ -33,7 +32,8 @@ ROUNDED = re.compile(
 HALF = (torch.float16, torch.bfloat16)
 MARK = "diagnose(): loss scale"  # in the metadata of a node that GradScaler.scale() made
 UNKNOWN = "unknown"  # the place of a number that no hook can read
-Path = tuple[float, float]  # the loss scale (1 for none), and the product of all other numbers
+# a path has the loss scale (1 for none), and the product of all other numbers; NaN is not known
+UNREAD = math.nan, math.nan
 
 
 def mark(losses: Any, scale: float) -> None:
@@ -91,7 +91,7 @@ class Backward:
             (gradient,) = [one.detach() for one in gradients if type(one) is torch.Tensor]
             self.read[node] = gradient.dtype, *torch.aminmax(gradient.float())
 
-    def paths(self, known: list[float]) -> set[Path]:
+    def paths(self, known: list[float]) -> set[tuple]:
         """Return how the gradients were multiplied, by each loss, NaN where that is not known.
 
         known: the scales of all scalers, by which a loss may be multiplied by hand, too.
@@ -102,18 +102,17 @@ class Backward:
         for end, scale, place in self.ends:
             _, least, most = self.read.get(place, (None, 0, 1))
             is_custom = isinstance(end, torch.autograd.function.BackwardCFunction)
-            number = abs(float(most)) if bool(least == most) and not is_custom else math.nan
+            number = abs(float(most)) if least == most and not is_custom else math.nan
             by_hand = scale == 1 and any(same(one, number) for one in known)
             found.add((number, 1.0) if by_hand else (scale, number / scale))
         is_mixed = len({scale for scale, _ in found}) > 1  # which weight gets which, is not known
-        return {(math.nan, math.nan)} if is_mixed else found
+        return {UNREAD} if is_mixed else found
 
-    def narrow(self) -> str:
-        """Return the 16-bit type in which a loss is computed, where that changes its slope, else
-        ""."""
-        types = {self.read.get(end, (None,))[0] for end, _, _ in self.ends}
+    def is_narrow(self) -> bool:
+        """Return whether all of a loss is computed in 16 bits, where that changes its slope."""
         for end, _, _ in self.ends:
+            dtype, *_ = self.read.get(end, (None,))
             below = [child.name() for child, _ in end.next_functions[:1] if child]
-            if not ROUNDED.match(" ".join([end.name(), *below])):
-                return ""
-        return name_of(types.pop()) if len(types) == 1 and types <= {*HALF} else ""
+            if dtype not in HALF or not ROUNDED.match(" ".join([end.name(), *below])):
+                return False
+        return bool(self.ends)

@@ -8,12 +8,13 @@ of the user's, they show it. Where they show nothing that is known, no rule spea
 import math
 from collections import Counter
 from collections.abc import Iterator
+from statistics import mean
 from typing import Any
 
 import torch
 
-from .graph import HALF, Path, same
-from .mistakes import Found, name_of
+from ..explain.profile import tensors_in
+from .graph import HALF, UNREAD, same
 
 LARGE = 8  # a number from here on may be a loss scale, a smaller one is the weight of a loss
 TINY = 0.001  # the share of gradients in float16's last digits from which a loss scale is missed
@@ -30,20 +31,20 @@ def nice(number: float) -> bool:
     return same(number, float(f"{number:.1e}"))
 
 
-def fault_of(path: Path, divisor: float, known: list) -> str:
+def fault_of(path: tuple, divisor: float, known: list) -> str:
     """Name what is wrong where a gradient is multiplied by a path and then divided. known: scales
     of scalers."""
     scale, number = path
     is_known = any(same(divisor, one) for one in known)
-    faults = {
-        "never scaled": scale == 1 and is_known and 1 / LARGE <= number <= LARGE,
-        "": scale == 1 or math.isnan(scale) or same(divisor, scale),
-        "past the scaler": same(divisor, 1),
-        "unscaled twice": scale > MANY and same(divisor, scale**2),
-        "scaled twice": is_known and same(divisor**2, scale),
-        "another scale": is_known,
-    }
-    return [*(fault for fault, is_true in faults.items() if is_true), ""][0]
+    if scale == 1:
+        return "never scaled" if is_known and 1 / LARGE <= number <= LARGE else ""
+    if math.isnan(scale) or same(divisor, scale):
+        return ""
+    if same(divisor, 1):
+        return "past the scaler"
+    if scale > MANY and same(divisor, scale**2):
+        return "unscaled twice"
+    return "another scale" if is_known else ""
 
 
 class Ledger:
@@ -51,12 +52,11 @@ class Ledger:
     steps."""
 
     steps = doubled = 0  # doubled: with a gradient that the step before had used
-    due = taken = searched = 0  # steps of a scaler; those that it skipped before the first it took
-    scheduled = through = 0  # steps of a scheduler; those after a step that the scaler had skipped
+    due = taken = skipped = 0  # steps of a scaler; those that it skipped after the first it took
+    through = 0  # steps of a scheduler after a step that the scaler had skipped
     rounds = cleared = 0  # steps that were looked at; gradients that were cleared before
-    cached = stale = 0  # steps since autocast cast weights anew; the most of them
+    cached = 0  # steps since autocast cast weights anew
     is_clear = False  # whether the gradient was cleared before the present backward()
-    is_blind = False  # whether it has a part that was not looked at
     was_skipped = False
     last: torch.Tensor | None = None  # the gradient as it was when it was last looked at
     kept_at = 0  # steps that were taken when numbers were kept
@@ -69,17 +69,22 @@ class Ledger:
         step = getattr(type(optimizer), "step", sample)
         self.is_own = step.__module__.startswith("torch.optim")  # it steps as PyTorch does
         self.used: tuple = (0,)  # the last step's gradient, optimizer, and calls of backward()
+        self.tiny: list = []  # the share of each gradient that float16 holds with fewer digits
         self.faults: Counter = Counter()  # rounds in which each was seen
         self.figures: dict = {}  # of each fault
-        self.tiny: list = []  # the share of each gradient that float16 holds with fewer digits
         self.scalers: set = set()
         self.kept: list = []  # (16-bit weight, its numbers, where it has a gradient)
         self._forget()
 
     def plain_weights(self) -> list:
         """Return the weights whose gradient is neither empty, sparse nor spread over processes."""
-        has = [one for one in self.weights if type(one.grad) is torch.Tensor]
-        return [one for one in has if one.grad.layout == torch.strided and one.grad.numel()]
+        return [
+            one
+            for one in self.weights
+            if type(one.grad) is torch.Tensor
+            and one.grad.layout == torch.strided
+            and one.grad.numel()
+        ]
 
     # Gradients
 
@@ -89,7 +94,6 @@ class Ledger:
         self.backwards = 0
         self.divisor = 1.0  # of the gradient since its backward()
         self.clipped = 0.0  # the scale that was in it when it was clipped
-        self.is_blind = False
 
     def clear(self, known: list | None) -> set:
         """Say before a backward() whether the gradient was "cleared", and the weights "moved" since
@@ -105,7 +109,7 @@ class Ledger:
             self._forget()
             words.add("cleared")
         if known is None:
-            self.is_blind = True
+            self.paths.add(UNREAD)
         else:
             self.divide()
             self.faults["update without step"] += any(same(self.divisor, one) for one in known)
@@ -118,7 +122,7 @@ class Ledger:
         if self.last is None or (before is not None and torch.equal(before, self.last)):
             return  # it does not reach these weights
         if self.weight._backward_hooks or self.weight._post_accumulate_grad_hooks:
-            paths = {(math.nan, math.nan)}
+            paths = {UNREAD}
         self.paths |= paths
         self.backwards += 1
         self.cleared += self.is_clear
@@ -137,7 +141,7 @@ class Ledger:
         factors = self.last / before
         factors = factors[factors.isfinite() & (factors != 0)]  # some are masked
         least, most = factors.aminmax() if len(factors) else (0, 1)
-        return abs(float(most)) if same(float(least), float(most)) else math.nan
+        return abs(float(most)) if same(least, most) else math.nan
 
     def divide(self) -> None:
         if self.paths and not same(factor := self._look(), 1):
@@ -153,16 +157,16 @@ class Ledger:
         if self.paths and not same(self._look(), 1) and isinstance(limit, int | float):
             left = [scale / self.divisor for scale, _ in self.paths]
             wrong = [scale for scale in left if scale >= LARGE and not nice(limit / scale)]
-            self.clipped = max([self.clipped, *wrong])
+            self.clipped = max(wrong, default=self.clipped)
 
     # Steps
 
-    def begin_step(self, optimizer: Any, known: list, keeps: bool) -> None:
+    def begin_step(self, optimizer: Any, known: list) -> None:
         """Read what was looked at before a step. known: the scales of all scalers.
 
-        keeps: numbers of 16-bit weights, to see later whether they move; a rate of 0 moves none.
+        Numbers of 16-bit weights are kept, to see later whether they move; a rate of 0 moves none.
         """
-        if keeps and not self.kept and all(one.get("lr", 1) for one in optimizer.param_groups):
+        if not self.kept and all(one.get("lr", 1) for one in optimizer.param_groups):
             half = [weight for weight in self.plain_weights() if weight.dtype in HALF]
             # a number that is 0 takes any update, unless a mask puts it back
             self.kept = [(one, sample(one), sample(one * one.grad) != 0) for one in half]
@@ -172,23 +176,22 @@ class Ledger:
             self.divisor *= float(optimizer.grad_scale)
         if not same(self.divisor, 1):
             self.tiny = []
-        if self.paths and not self.is_blind:
+        if self.paths and UNREAD not in self.paths:
             self.rounds += 1
-            found = dict(self._read_round(known))
-            self.faults.update([*found])
-            self.figures |= found
+            for fault, figures in self._read_round(known):
+                self.faults[fault] += 1
+                self.figures[fault] = figures
         self._forget()
 
     def _read_round(self, known):
         faults = {fault_of(path, self.divisor, known): path[0] for path in self.paths}
-        is_past = "past the scaler" in faults
-        if self.clipped and not is_past:
+        if self.clipped and "past the scaler" not in faults:
             yield "clipped while scaled", {"scale": self.clipped}
         for fault, scale in faults.items():
             if fault and (self.is_own or fault != "past the scaler"):
                 yield fault, {"scale": scale, "divisor": self.divisor}
         if self.backwards >= MANY and self.weight.dtype in HALF:
-            yield "sums in 16 bits", {"count": self.backwards, "dtype": name_of(self.weight.dtype)}
+            yield "sums in 16 bits", {"count": self.backwards}
 
     def end_step(self, optimizer: Any, caches: bool, backwards: int) -> None:
         """Note a step. caches: whether autocast is on and keeps its casts of the weights.
@@ -197,7 +200,6 @@ class Ledger:
         """
         self.steps += 1
         self.cached += caches and self.weight.dtype == torch.float32
-        self.stale = max(self.stale, self.cached)
         use = id(self.weight.grad), id(optimizer), backwards
         self.doubled += self.weight.grad is not None and use == self.used
         self.used = use
@@ -208,19 +210,18 @@ class Ledger:
         self.due += 1
         self.taken += taken
         self.was_skipped = not taken
-        self.searched += not self.taken
+        self.skipped += self.taken > 0 and not taken
         self.scalers.add(scaler)
 
     def schedule(self) -> None:
         """Note a scheduler's step, and whether the scaler had skipped the optimizer's step before
         it."""
-        self.scheduled += 1
         self.through += self.was_skipped
         self.was_skipped = False
 
     # What the rules read
 
-    def mistakes(self) -> Iterator[Found]:
+    def mistakes(self) -> Iterator[tuple]:
         """Return (rule, what it names) of each mistake."""
         often = [one for one, count in self.faults.items() if 2 * count >= max(4, self.rounds)]
         if "update without step" in often:  # which explains all else that scales show
@@ -231,40 +232,39 @@ class Ledger:
             yield "steps twice", {}
         if self.rounds > 2 and not self.cleared:
             yield "gradients not cleared", {}
-        if self.stale > 2:
+        if self.cached > 2:
             yield "stale weights", {}
-        tiny = sum(self.tiny) / max(1, len(self.tiny))
+        tiny = mean(self.tiny or [0.0])
         if tiny > TINY:
             yield "fp16 without scaler", {"share": tiny}
         share = self._lost_share()
         if share >= 0.2:  # rows of a table that are seen once lose some, too
-            yield "lost updates", {"optimizer": type(self.optimizer).__name__, "share": share}
+            yield "lost updates", {"share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
-            eps, half = group.get("eps", 1), {one.dtype for one in group["params"]} & {HALF[0]}
-            if half and eps < 2**-25 and not group.get("fused"):
+            eps, types = group.get("eps", 1), {one.dtype for one in group["params"]}
+            if torch.float16 in types and eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
         yield from self._mistakes_of_steps()
 
     def _mistakes_of_steps(self):
-        skipped, often = self.due - self.taken, max(3, self.due / 10)
-        if self.through >= often and 2 * self.scheduled >= self.due:
+        often = max(3, self.due / 10)
+        if self.through >= often:
             yield "scheduled though skipped", {"count": self.through}
         if len(self.scalers) > 2:
-            yield "many scalers", {"count": len(self.scalers), "due": self.due}
-        elif self.taken and (self.searched >= 16 or skipped - self.searched >= often):
-            yield "steps skipped", {"count": skipped, "due": self.due}
+            yield "many scalers", {"count": len(self.scalers)}
+        elif self.skipped >= often:
+            yield "steps skipped", {"count": self.skipped, "due": self.due}
 
     def _lost_share(self):
         """Return which share of 16-bit weights never moved, 0 where little is known of the
         optimizer."""
-        if not (self.kept and self.is_own and self.steps > self.kept_at + 2):
+        if not (self.kept and self.is_own and self.steps > self.kept_at + 4):
             return 0.0
         stayed = [(before == sample(weight))[has_one] for weight, before, has_one in self.kept]
         return float(torch.cat(stayed).float().mean())
 
-    def state_in_16_bits(self) -> set:
-        """Return the names of PyTorch's own numbers of an optimizer that have 16 bits, as its
-        weights have."""
-        states = getattr(self.optimizer, "state", {}).values() if self.is_own else ()
-        pairs = [pair for state in states for pair in state.items()]
-        return {name for name, value in pairs if getattr(value, "dtype", None) in HALF}
+    def has_narrow_state(self) -> bool:
+        """Return whether PyTorch's own numbers of an optimizer have 16 bits, as its weights
+        have."""
+        numbers = tensors_in([*self.optimizer.state.values()]) if self.is_own else []
+        return any(one.dtype in HALF for one in numbers)

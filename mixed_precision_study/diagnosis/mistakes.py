@@ -3,130 +3,80 @@ stays silent."""
 
 import itertools
 import math
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
 
-SCALER, PACKAGE = "GradScaler", " of the package "  # of a place where the CPU waits
 SENTENCES = {
-    "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from "
-    "new"
-    " weights: if the loss stays finite there, precision is the cause.{hint}",
-    "buffers not finite": "Buffers of the model are inf or NaN: {names}. A step that the scaler skips does not "
-    "undo its"
-    " forward pass, so reset them or load a checkpoint, and find the batch that overflows.",
-    "evaluation not finite": "The evaluation returns inf or NaN, in {dtype}. {remedy}",
+    "error": "{name}: {remedy}",
+    "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from new"
+    " weights: if the loss stays finite there, precision is the cause. In float16 a constant below"
+    " 6e-8 is 0, as a guard of 1e-8.",
+    "buffers not finite": "A buffer of the model is inf or NaN: {name}. A step that the scaler skips does not undo its"
+    " forward pass, so reset it or load a checkpoint, and find the batch that overflows.",
+    "evaluation not finite": "The evaluation returns inf or NaN. Where the weights are finite, try it in fp32 or"
+    " bfloat16.",
     "evaluation failed": "The evaluation ended by {error}. {remedy}",
     "gradients not cleared": "Gradients are not cleared between steps, so each adds to all before. Call"
     " optimizer.zero_grad() once per step.",
-    "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some "
-    "gradient is inf or NaN"
+    "scale falls": "A loss scale still falls in every step, to {scale:g}, because some gradient is inf or NaN"
     " at any scale. Find the first such value by one step in fp32.",
-    "scale is 0": (
-        "The loss scale{which} is 0, so no gradient can be unscaled. Find the first inf or NaN."
-    ),
-    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients "
-    "are inf or"
+    "scale is 0": "A loss scale is 0, so no gradient can be unscaled. Find the first inf or NaN.",
+    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients are inf or"
     " NaN. A large init_scale or a small growth_interval skips steps, too.",
-    "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule "
-    "is"
+    "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule is"
     " ahead of the weights. Step it only where scaler.get_scale() has not fallen.",
-    "many scalers": "{count} GradScalers served one optimizer in {due} steps, so the search for the "
-    "scale begins anew"
+    "many scalers": "{count} GradScalers served one optimizer, so the search for the scale begins anew"
     " each time. Make one before the loop.",
-    "lost updates": "{optimizer}: weights are kept in 16 bits alone, and {share:.0%} of the numbers "
-    "looked at never"
-    " moved, because small updates are rounded away. Keep the weights in fp32 and use "
-    "autocast, or round"
+    "lost updates": "Weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never"
+    " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast, or round"
     " stochastically, or keep what is rounded away, as Kahan does.",
-    "sums in 16 bits": "The gradients of {count} micro-batches are added up in {dtype}, which rounds each "
-    "sum. Add them"
+    "sums in 16 bits": "The gradients of {count} micro-batches are added up in 16 bits, which rounds each sum. Add them"
     " up in fp32.",
-    "loss in 16 bits": "backward() is called on a loss that is computed in {dtype}. Compute it in fp32, as "
-    "from"
+    "loss in 16 bits": "backward() is called on a loss that is computed in 16 bits. Compute it in fp32, as from"
     " outputs.float().",
-    "stale weights": "Autocast stays open over optimizer.step(), so the forward pass uses old 16-bit "
-    "copies of the"
+    "stale weights": "Autocast stays open over optimizer.step(), so the forward pass uses old 16-bit copies of the"
     " weights. Enter autocast once per forward pass.",
-    "eps": (
-        "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it "
-        "to 1e-4."
-    ),
-    "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are "
-    "divided by the loss"
+    "eps": "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it to 1e-4.",
+    "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are divided by the loss"
     " scale of {divisor:g}. Call scaler.scale(loss).backward() for this loss, too.",
-    "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() "
-    "and"
+    "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() and"
     " scaler.step() the same optimizer, and divide by hand no more.",
-    "scaled twice": "The loss is multiplied twice by the loss scale of {divisor:g}, and its gradients "
-    "are divided once."
-    " Call scaler.scale() once.",
-    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by "
-    "{divisor:g}."
+    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {divisor:g}."
     " Use one GradScaler for a loss and its optimizer, and call update() after step().",
     "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. Call"
     " scaler.unscale_(optimizer) before.",
-    "past the scaler": (
-        "The loss is scaled, but optimizer.step() takes scaled gradients. Call "
-        "scaler.step(optimizer)."
-    ),
-    "steps twice": (
-        "An optimizer takes two steps with the same gradients in every step. Leave one of them out."
-    ),
-    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so "
-    "they"
+    "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
+    "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
+    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so they"
     " have several scales. Call unscale_(), step() and update() after the last micro-batch alone.",
-    "no 16 bits": (
-        "{switch} is on, but every product ran in fp32. Put the model's forward pass inside "
-        "torch.autocast."
-    ),
-    "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts "
-    "them. Use"
+    "no 16 bits": "Autocast or GradScaler is on, but every product ran in fp32. Put the model's forward pass"
+    " inside torch.autocast.",
+    "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
     " torch.amp.GradScaler, or bfloat16.",
     "scaler with bf16": "GradScaler is on with bfloat16, which has the range of fp32 and does not need it.",
     "anomaly detection": "Anomaly detection is on, which is slow. Switch it on for single steps only.",
-    "TF32 off": (
-        "TF32 is off for {share:.0%} of the arithmetic. Try "
-        'torch.set_float32_matmul_precision("high").'
-    ),
-    "waits": (
-        "The CPU waits for the GPU in every step at {places}. Read values once in a hundred steps."
-    ),
-    "memory not pinned": (
-        "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking."
-    ),
-    "memory grows": (
-        "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by "
-        ".detach().cpu()."
-    ),
+    "TF32 off": 'TF32 is off for {share:.0%} of the arithmetic. Try torch.set_float32_matmul_precision("high").',
+    "waits": "The CPU waits for the GPU in every step at {place}. Read values once in a hundred steps.",
+    "memory not pinned": "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking.",
+    "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
 }
 
 FACTS = {  # a sentence for each figure that is known
-    "steps": "Steps {first} to {last} of the loop were looked at.",
+    "steps": "Of the loop, {first} steps were passed over and the next {steps} looked at.",
     "types": "Its products and convolutions ran {types}.",
-    "state": "The optimizer keeps its state in 16 bits, too: {state}.",
-    "search": "The loss scale is still searching, which is normal in the first steps.",
+    "narrow_state": "An optimizer keeps its state in 16 bits, as its weights.",
     "step_ms": "A step takes {step_ms:,.4g} ms, which is the median of {timed}.",
-    "busiest": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it; of this, {busiest}.",
+    "kernels": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it.",
     "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
-    "scaler": (
-        "GradScaler waits for the GPU in every step, which an optimizer with fused=True does "
-        "not need."
-    ),
-    "packages": "A package waits for the GPU in every step: {packages}.",
 }
-PARTLY = "What could be looked at has no mistake, but this could not be looked at:"
-NO_STEP = "No optimizer of PyTorch took a step, so nothing is known of what it does to gradients."
-NOTHING = (
-    "Nothing was looked at, because no optimizer took a step in this thread."
-    " Try diagnose(step) with a step of yours."
+NO_STEP = (
+    "No optimizer of PyTorch took a step in this thread, so nothing is known of its gradients."
+    " Any other loop needs diagnose(step) with a step of yours."
 )
-GUARD = " In float16 a constant below 6e-8, as a guard of 1e-8, is 0."
-IN_FP32, SPOILED = "Try it in fp32 or bfloat16.", "Its weights are inf or NaN themselves."
 
-Found = tuple[str, dict]  # (rule, {what its sentence names: its value})
 Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
 
 
@@ -142,7 +92,6 @@ class Diagnosis:
     steps: int = 0  # all that were taken
     first: int = 0  # steps that were passed over before
     ended_by: str = ""  # a sentence on the error that ended the loop
-    errors: list = field(default_factory=list)  # the remedy of that error
     events: list = field(default_factory=list)  # the last 64 calls that were heard
     # {mistake that needs no judging: what it names}
     found: dict = field(default_factory=dict)
@@ -153,13 +102,13 @@ class Diagnosis:
     scales: list = field(default_factory=list)
     # what backward() was called on, without the loss scale
     losses: list = field(default_factory=list)
-    state_types: set = field(default_factory=set)  # what an optimizer keeps in 16 bits
+    narrow_state: bool = False  # an optimizer keeps numbers in 16 bits
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
     reads: list = field(default_factory=list)
     pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
     # {(kind, type): FLOPs of the profiled steps}
-    flops: dict = field(default_factory=dict)
+    flops: Counter = field(default_factory=Counter)
     uncounted: set = field(default_factory=set)  # products of unknown size
     kernels: dict = field(default_factory=dict)  # what read_kernels fills in
     in_use: list = field(default_factory=list)  # bytes of tensors after each profiled step
@@ -170,26 +119,22 @@ class Diagnosis:
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
         """Return the share that products of a type, whose names end in `kind`, have in all
         FLOPs."""
-        found = [
-            self.flops[name, its]
-            for name, its in self.flops
-            if name.endswith(kind) and its == dtype
-        ]
-        return sum(found) / max(1.0, sum(self.flops.values()))
+        found = [key for key in self.flops if key[0].endswith(kind) and key[1] == dtype]
+        return sum(self.flops[key] for key in found) / max(1.0, sum(self.flops.values()))
 
     def judge(self) -> None:
-        """Name the mistakes, and the remedy of an error that ended the loop, where it has one."""
-        found = dict(find_mistakes(self))
-        named = [Mistake(one, it, SENTENCES[one].format(**it)) for one, it in found.items()]
-        self.mistakes = [*self.errors, *named]
+        """Name the mistakes, of which the error that ended the loop is one, where it has a
+        remedy."""
+        found = dict(find_mistakes(self)).items()
+        self.mistakes = [Mistake(one, it, SENTENCES[one].format(**it)) for one, it in found]
 
     def __str__(self) -> str:
         said = [self.ended_by, *(f"Mistake: {mistake.sentence}" for mistake in self.mistakes)]
         took_step = "step" in self.events or "scaler_step" in self.events
         if not self.ended_by and not took_step:
-            said.append(NO_STEP if self.watched and self.events else NOTHING)
-        elif said == [""]:
-            said.append(PARTLY if self.unseen else "No mistake was found.")
+            said.append(NO_STEP)
+        elif said == [""] and not self.unseen:
+            said.append("No mistake was found.")
         return "\n".join([*filter(None, said), *self.unseen, *facts(self)])
 
     __repr__ = __str__  # as the last line of a cell shows it
@@ -199,41 +144,37 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def find_mistakes(seen: Diagnosis) -> Iterator[Found]:
+def find_mistakes(seen: Diagnosis) -> Iterator[tuple]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
-    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none
-    # does
+    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none does
     is_cast = not (seen.compiled or seen.autocast_off)
-    explained = {"steps skipped": len(seen.found) > 1, "stale weights": not is_cast}
+    explained = {
+        "steps skipped": len(seen.found) > 1,
+        "stale weights": not is_cast,
+        "evaluation not finite": "buffers not finite" in seen.found,
+    }
     yield from (one for one in seen.found.items() if not explained.get(one[0]))
     bad = [one for one in seen.losses if not math.isfinite(one)]
-    hint = "float16" in seen.autocasts and "buffers not finite" not in seen.found
     if bad:
-        figures = {"count": len(bad), "all": len(seen.losses), "hint": GUARD if hint else ""}
-        yield "loss not finite", figures
+        yield "loss not finite", {"count": len(bad), "all": len(seen.losses)}
     yield from _mistakes_of_scales(seen)
     yield from _mistakes_of_types(seen)
-    places = [place for place in seen.reads if place != SCALER and PACKAGE not in place]
-    if places and "anomaly detection" not in seen.found:
-        yield "waits", {"places": ", ".join(places[:3])}
+    if seen.reads and "anomaly detection" not in seen.found:
+        yield "waits", {"place": seen.reads[0]}
     if seen.pageable_ms >= max(0.1, 0.01 * seen.step_ms):
         yield "memory not pinned", {"milliseconds": seen.pageable_ms}
     growth = [(after - before) / 2**20 for before, after in itertools.pairwise(seen.in_use)]
-    mean = sum(growth) / max(1, len(growth))
-    if len(growth) > 1 and min(growth) > 0 and mean >= 1:
-        # batches of different sizes go up and down
-        yield "memory grows", {"mib": mean}
+    if len(growth) > 1 and min(growth) >= 1:  # batches of different sizes go up and down
+        yield "memory grows", {"mib": min(growth)}
 
 
 def _mistakes_of_scales(seen):
-    which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     for scales in seen.scales:
-        stays = [after >= before for before, after in itertools.pairwise(scales)] or [True]
-        is_low = 0 < scales[-1] < 1 and "gradients not cleared" not in seen.found
+        falls = [after < before for before, after in itertools.pairwise(scales)]
         if scales[-1] == 0:
-            yield "scale is 0", {"which": which}
-        elif is_low and not any(stays):  # a search ends above 1
-            yield "scale falls", {"which": which, "scale": scales[-1]}
+            yield "scale is 0", {}
+        elif scales[-1] < 1 and falls and all(falls):  # a search ends above 1
+            yield "scale falls", {"scale": scales[-1]}
 
 
 def _mistakes_of_types(seen):
@@ -242,7 +183,7 @@ def _mistakes_of_types(seen):
     share = seen.share_of_flops("float32", "mm")
     # torch.compile may hide products
     if is_on and types and types <= {"float32", "float64"} and not seen.compiled:
-        yield "no 16 bits", {"switch": "Autocast" if seen.autocasts else SCALER}
+        yield "no 16 bits", {}
     elif is_scaled and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
     if seen.matmul_switch == "none" and share >= 0.3 and not seen.uncounted:
@@ -253,16 +194,7 @@ def facts(seen: Diagnosis) -> Iterator[str]:
     """Return a sentence each on types, time and waits, as far as they are known."""
     shares = sorted({(seen.share_of_flops(dtype), dtype) for _, dtype in seen.flops}, reverse=True)
     types = [] if seen.uncounted else shares
-    busiest = seen.kernels.get("kernel_family_fractions", [])[:3]
-    is_searching = any(scales[-1] < scales[0] for scales in seen.scales)
     figures = vars(seen) | {
-        "first": seen.first + 1,
-        "last": seen.first + seen.steps,
         "types": ", ".join(f"{share:.0%} in {dtype}" for share, dtype in types),
-        "state": ", ".join(sorted(seen.state_types)),
-        "search": is_searching and "steps skipped" not in seen.found,
-        "busiest": ", ".join(f"{share:.0%} {name}" for name, share in busiest),
-        "scaler": SCALER in seen.reads,
-        "packages": "; ".join([place for place in seen.reads if PACKAGE in place][:3]),
     }
     yield from (sentence.format(**figures) for name, sentence in FACTS.items() if figures[name])

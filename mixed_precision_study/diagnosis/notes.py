@@ -105,13 +105,9 @@ REMEDIES = [
     ),
     (
         "probability tensor contains",
-        "spoiled",
-        "Weights or buffers are inf or NaN themselves. Go back to a checkpoint before they were.",
-    ),
-    (
-        "probability tensor contains",
         r"\bfloat16",
-        "The logits leave the range of float16. Compute them in bfloat16 or fp32.",
+        "Where weights and buffers are finite, the logits leave the range of float16. Compute them in bfloat16 or"
+        " fp32.",
     ),
     (
         "unsafe to autocast",

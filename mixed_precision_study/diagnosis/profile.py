@@ -16,8 +16,9 @@ import torch
 from torch.profiler import profile
 
 from ..explain.profile import read_kernels
+from ..measure.timing import synchronize
 from .flops import dtype_of, flops_of, is_product
-from .mistakes import PACKAGE, SCALER, Diagnosis
+from .mistakes import Diagnosis
 
 END_OF_STEP = "## end of a step ##"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -32,35 +33,26 @@ INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
 def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
     """Note the milliseconds of steps. waits: the seconds in which each waited for its DataLoader.
 
-    A step with five times as much work as the median does not count, because it evaluates or saves
-    something.
+    Both are medians, because a step may evaluate or save something.
     """
     seen.timed, seen.step_ms = len(times), median(times)
-    usual = [
-        pair
-        for pair in zip(times, waits, strict=True)
-        if pair[0] - 1000 * pair[1] <= 5 * seen.step_ms
-    ]
-    if any(waits):
-        seen.data_wait_fraction = min(
-            1.0, sum(1000 * wait for _, wait in usual) / sum(time for time, _ in usual)
-        )
+    shares = [1000 * wait / time for time, wait in zip(times, waits, strict=True)]
+    seen.data_wait_fraction = min(1.0, median(shares))
 
 
 @contextlib.contextmanager
 def profiled(seen: Diagnosis) -> Iterator[None]:
     """Profile the steps in the block, and fill in what they showed."""
-    gpu = seen.device == "cuda"
     # PyTorch would take the place of the user's own profile function
-    stacks = gpu and sys.getprofile() is None
-    users = os.environ.get("TEARDOWN_CUPTI")
+    stacks = seen.device == "cuda" and sys.getprofile() is None
+    is_set = "TEARDOWN_CUPTI" in os.environ
     # or CUPTI slows all later launches (pytorch issue 144455)
-    os.environ["TEARDOWN_CUPTI"] = users or "1"
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    synchronize(torch.device(seen.device))
     with profile(record_shapes=True, with_stack=stacks, acc_events=True) as profiler:
         yield
-        if gpu:
-            torch.cuda.synchronize()
-    if users is None:
+        synchronize(torch.device(seen.device))
+    if not is_set:
         os.environ.pop("TEARDOWN_CUPTI", None)
     results = profiler.profiler.kineto_results
     events = sorted(results.events(), key=lambda event: event.start_ns())
@@ -74,7 +66,6 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     ]
     ends = [event for event in on_host if event.name() == END_OF_STEP]
     seen.watched = len(ends)
-    seen.flops, seen.uncounted = {}, set()
     _read_operations(seen, on_host)
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     if kernels and ends and seen.step_ms:
@@ -89,7 +80,7 @@ def _read_device(seen, kernels, steps):
     seen.kernels = vars(found)
     # products of a compiler
     seen.uncounted |= {name for name, _, _ in kernels if "triton_tem" in name}
-    pageable = [duration for name, _, duration in kernels if "HtoD" in name and "Pageable" in name]
+    pageable = [duration for name, _, duration in kernels if "Pageable -> Device" in name]
     seen.pageable_ms = sum(pageable) / 1e6 / steps
 
 
@@ -116,45 +107,29 @@ def _whole_path(file):
 
 
 def place_of(calls: list, moment: int) -> str | None:
-    """Return "train.py:31" for a wait in the user's code, and "trainer.py:9 of the package
-    transformers ..." else.
+    """Return "train.py:31" for a wait that a line of the user's makes, None for any other.
 
-    None where no line of Python is known, and for an upload, whose wait is that for memory that is
-    not pinned, unless torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the
+    Packages, as PyTorch's GradScaler, and the watch itself wait for reasons of their own. An upload
+    waits for memory that is not pinned. A wait that no call makes, as in `if loss > 3`, has the
     line of the last call before it.
     """
-    lines, uploads = _lines_at(calls, moment)
-    library = ""
-    for word, file, line in reversed(lines):
-        if file.endswith("grad_scaler.py") and not library:
-            return SCALER
-        if file.startswith(OWN) and not word and not library:
-            return None  # a look of the watch itself
-        found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
-        if _is_passed(file, bool(found), bool(library)):
-            continue
-        if uploads and not library and not file.startswith(INNER[0]):
+    for word, file, line in reversed(_lines_at(calls, moment)):
+        if file.startswith(INNER) or (file.startswith(OWN) and not word):
             return None
-        path = Path(file)
-        name = f"line {line} of a cell" if path.stem.isdigit() else f"{word}{path.name}:{line}"
-        if not found:
-            return f"{library}, called at {name}" if library else name
-        library = library or f"{name}{PACKAGE}{found[1]}"
-    return library or None
-
-
-def _is_passed(file, is_installed, in_library):
-    """Return whether a line belongs to PyTorch, Python or this package, and so is not the place
-    that waits."""
-    inside = file.startswith(TORCH) and (in_library or not file.startswith(INNER))
-    return inside or file.startswith((OWN, "<") if is_installed else (OWN, "<", STANDARD))
+        if file.startswith((TORCH, OWN, "<")):
+            continue
+        if re.search("(site|dist)-packages", file):
+            return None
+        if not file.startswith(STANDARD):
+            path = Path(file)
+            return f"line {line} of a cell" if path.stem.isdigit() else f"{word}{path.name}:{line}"
+    return None
 
 
 def _lines_at(calls, moment):
-    """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and
-    whether one uploads."""
+    """Return [("" or "after ", file, line)] of the calls at a moment, the innermost last, and none
+    of an upload."""
     lines = []
-    uploads = False
     while calls:
         begun = [call for call in calls if call.start_time_ns <= moment]
         inside = [call for call in begun if moment <= call.end_time_ns][-1:]
@@ -168,9 +143,10 @@ def _lines_at(calls, moment):
                 )
             )
         copies = [call for call in inside if call.name == "aten::copy_"]
-        uploads |= any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies)
+        if any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies):
+            return []
         calls = inside[0].children if inside else []
-    return lines, uploads
+    return lines
 
 
 def _read_operations(seen, events):
@@ -189,8 +165,12 @@ def _read_operations(seen, events):
             continue
         is_outer = inner.get((thread, name), event.end_ns()) < event.end_ns()
         inner[thread, name] = start
-        around = [one for one in steps if one.start_ns() <= start < one.end_ns()]
-        if not is_outer and thread not in [one.start_thread_id() for one in around]:
-            key, flops = (name.removeprefix("aten::"), dtype), flops_of(event)
-            seen.flops[key] = seen.flops.get(key, 0.0) + (flops or 0.0)
-            seen.uncounted |= {key[0]} if flops is None else set()
+        in_optimizer = any(
+            one.start_thread_id() == thread and one.start_ns() <= start < one.end_ns()
+            for one in steps
+        )
+        if not (is_outer or in_optimizer):
+            flops = flops_of(event)
+            seen.flops[name.removeprefix("aten::"), dtype] += flops or 0.0
+            if flops is None:
+                seen.uncounted.add(name)

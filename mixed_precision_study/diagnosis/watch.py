@@ -6,7 +6,7 @@ import gc
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..parameters import UserError, error_line
 from .ears import LISTENERS, OF_SCALER, leave, listen
 from .graph import Backward, mark
 from .ledger import Ledger
-from .mistakes import IN_FP32, SPOILED, Diagnosis, Mistake, name_of
+from .mistakes import Diagnosis, name_of
 from .notes import remedy_for
 from .profile import END_OF_STEP, profiled, read_times
 
@@ -36,9 +36,9 @@ def sound_buffers() -> Iterator[tuple]:
     """Yield (name, buffer) of each buffer of a module in this process that is finite."""
     for module in [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]:
         with contextlib.suppress(Exception):  # a module that is half made, or buffers of nothing
-            for name, buffer in module._buffers.items():
-                if buffer is not None and bool(buffer.isfinite().all()):
-                    yield f"{name} of {type(module).__name__}", buffer
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.isfinite().all():
+                    yield name, buffer
 
 
 class Watch:
@@ -56,6 +56,7 @@ class Watch:
     looked: Backward | None = None  # the backward() that is under way
     waited = 0.0  # seconds for a DataLoader, in the step that is under way
     stepped = False  # a step was taken in the scaler_step that is under way
+    taken = 0  # steps of the loop
 
     def __init__(
         self,
@@ -67,10 +68,9 @@ class Watch:
     ):
         self.evaluate, self.on_report, self.by_hand = evaluate, on_report, by_hand
         self.seen = Diagnosis(device="cuda" if torch.cuda.is_available() else "cpu")
-        self.seen.first = self.to_skip = after
-        self.warm_up = WARM_UP[self.seen.device]
+        self.seen.first = after
+        self.warm_up = after + WARM_UP[self.seen.device]  # steps of the loop before the timed ones
         self.to_profile = self.warm_up + steps
-        self.is_looked_at = self.warm_up <= LOOKED and not after  # whether this step may be slowed
         self.home = threading.get_ident()  # the thread that watches
         self.undo = contextlib.ExitStack()
         self.clock = StepClock(torch.device(self.seen.device))
@@ -80,10 +80,16 @@ class Watch:
         self.depth: Counter = Counter()
         self.since: list = []  # optimizers, see ends_a_step()
         self.buffers: list = []
+        self.events: deque = deque(maxlen=64)  # the last calls that were heard
         # by an optimizer's first weight, so that one that wraps another shares its ledger
         self.ledgers: dict = {}
         self.scales: dict = {}  # of each scaler, in the profiled steps
-        self.losses: list = []  # scalar ones
+
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether the step that is under way may be slowed."""
+        is_warm = self.warm_up - LOOKED <= self.taken < self.warm_up
+        return is_warm or self.taken >= self.to_profile
 
     # Life
 
@@ -96,7 +102,6 @@ class Watch:
     def __enter__(self) -> Diagnosis:
         if self.over or self.hear in LISTENERS:
             raise UserError("A diagnosis serves once. Call diagnose() again for another one.")
-        self.home = threading.get_ident()
         for listener in tuple(LISTENERS):
             if listener.__self__.home == self.home:
                 listener.__self__.stop()
@@ -127,6 +132,7 @@ class Watch:
 
     def _tell(self):
         on_report, self.on_report = self.on_report, id  # which is called no more
+        self._look_at_buffers()
         self.seen.judge()
         on_report(self.seen)
 
@@ -135,53 +141,41 @@ class Watch:
         try:
             act(*args)
         except Exception as error:
-            line = f"diagnose() failed after step {self.seen.steps} ({error_line(error)})."
+            line = f"diagnose() failed after step {self.taken} ({error_line(error)})."
             self.seen.unseen.append(line)
             self.safely(self._finish)
 
     def _note_error(self, error):
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
-        seen, name, facts = self.seen, type(error).__name__, []
+        seen, name = self.seen, type(error).__name__
+        facts = [*seen.autocasts]
         if not self.over:
-            seen.ended_by = f"The loop ended by {name} in step {seen.first + seen.steps + 1}."
+            seen.ended_by = f"The loop ended by {name} in step {self.taken + 1}."
             where = "inside" if self.failed == id(error) else "outside"
-            facts = [*seen.events[-32:], ";", where]
-        message, remedy = self._remedy_for(error, facts)
+            facts = [*self.events, ";", where, *facts]
+        message, remedy = remedy_for(error, facts)
         if remedy:
-            seen.errors = [Mistake("error", {"message": message}, f"{name}: {remedy}")]
+            seen.found["error"] = {"name": name, "message": message, "remedy": remedy}
             error.add_note(f"diagnose(): {remedy}")
-
-    def _remedy_for(self, error, facts):
-        spoiled = ["spoiled"] if self._note_state() else []
-        return remedy_for(error, [*facts, *spoiled, *self.seen.autocasts])
 
     def _look_at_evaluation(self, evaluate):
         """Evaluate, and note whether the result is finite."""
-        found = self.seen.found
+        seen = self.seen
         try:
             leaves = tree_leaves(evaluate())
         except Exception as error:  # of the evaluation, which must not cost the report
-            _, remedy = self._remedy_for(error, [])
-            found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
+            _, remedy = remedy_for(error, [*seen.autocasts])
+            seen.found["evaluation failed"] = {"error": error_line(error), "remedy": remedy}
             return
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
-        bad = [name_of(one.dtype) for one in numbers if not bool(one.isfinite().all())]
-        if not numbers:
-            self.seen.unseen.append(
-                "The evaluation was not checked, because it returns no numbers."
-            )
-        remedy = SPOILED if self._note_state() else IN_FP32
-        if bad and "buffers not finite" not in found:
-            found["evaluation not finite"] = {"dtype": bad[0], "remedy": remedy}
+        if not all(one.isfinite().all() for one in numbers):
+            seen.found["evaluation not finite"] = {}
 
-    def _note_state(self):
-        """Note which buffers were finite once and are no more. Return whether they or weights are
-        not."""
-        bad = sorted({name for name, one in self.buffers if not bool(one.isfinite().all())})
-        if bad:
-            self.seen.found["buffers not finite"] = {"names": ", ".join(bad[:4])}
-        weights = [weight for one in self.ledgers.values() for weight in one.plain_weights()]
-        return bad != [] or not all(bool(one.isfinite().all()) for one in weights)
+    def _look_at_buffers(self):
+        """Note a buffer that was finite once and is no more."""
+        for name, buffer in self.buffers:
+            if not buffer.isfinite().all():
+                self.seen.found["buffers not finite"] = {"name": name}
 
     # Hearing
 
@@ -196,13 +190,10 @@ class Watch:
             return  # a CUDA graph must not be asked anything
         if event in OF_SCALER.values() and not ends:
             self.scales.setdefault(args[0], [])
-            self._note_call(event)
+            self.events.append(event)
         handler = getattr(self, f"_{'end' if ends else 'begin'}_{event}", None)
         if handler is not None:
             handler(*args)
-
-    def _note_call(self, call):
-        self.seen.events = [*self.seen.events[-63:], call]
 
     def _is_heard(self, event, ends, args):
         """Return whether a call counts: in the thread that watches, and not inside another one of
@@ -222,13 +213,11 @@ class Watch:
     @property
     def _known(self):
         """The loss scales of all scalers; 1 changes nothing."""
-        scales = [float(one._scale) for one in self.scales if one._scale is not None]
+        scales = [scaler.get_scale() for scaler in self.scales]
         return [scale for scale in scales if scale != 1]
 
     def _ledger_of(self, optimizer):
-        first = next(
-            (one for group in optimizer.param_groups for one in group["params"]), optimizer
-        )
+        first = (optimizer.param_groups[0]["params"] or [optimizer])[0]
         if first not in self.ledgers:
             self.ledgers[first] = Ledger(optimizer)
         return self.ledgers[first]
@@ -240,14 +229,13 @@ class Watch:
         is_read = self.is_looked_at or not getattr(overflow, "is_cuda", False)
         self.stepped = not (is_read and overflow)
         if self.is_looked_at:
-            keeps = self.seen.steps < self.warm_up
-            self._ledger_of(optimizer).begin_step(optimizer, self._known, keeps)
+            self._ledger_of(optimizer).begin_step(optimizer, self._known)
 
     def _end_step(self, optimizer):
         caches = torch.is_autocast_enabled(self.seen.device) and torch.is_autocast_cache_enabled()
         self._ledger_of(optimizer).end_step(optimizer, caches, self.count["backward"])
         if not self.depth["scaler_step"]:
-            self._note_call("step")
+            self.events.append("step")
             self._end_turn(optimizer)
 
     def _begin_scaler_step(self, *_):
@@ -285,10 +273,10 @@ class Watch:
             self._finish()  # another one could not start beside ours, so ours makes room
 
     def _begin_next(self, *_):
-        self.waited -= time.perf_counter() if torch.is_grad_enabled() else 0.0
+        self.waited -= time.perf_counter()
 
     def _end_next(self, *_):
-        self.waited += time.perf_counter() if torch.is_grad_enabled() else 0.0
+        self.waited += time.perf_counter()
 
     def _begin_autocast(self, context):
         if context.device == self.seen.device and torch.is_grad_enabled():
@@ -309,12 +297,13 @@ class Watch:
         if not rest[-1]:
             return  # a call of grad(), which fills no gradient
         self.count["backward"] += 1
-        kept = [one.detach().clone() for one in tensors_in(losses)[:1] if one.numel() == 1]
-        self.losses += kept if len(self.losses) < KEPT else []
+        if len(self.seen.losses) < KEPT:
+            first = tensors_in(losses)[:1]
+            self.seen.losses += [one.detach().clone() for one in first if one.numel() == 1]
         words = {"backward"}
         for ledger in self.ledgers.values():
             words |= ledger.clear(self._known if self.is_looked_at else None)
-        self._note_call("_".join(sorted(words)))
+        self.events.append("_".join(sorted(words)))
         if self.is_looked_at:
             self.count["anomaly"] += torch.is_anomaly_enabled()
             compiler = sys.modules.get("torch._dynamo.compiled_autograd")
@@ -322,15 +311,15 @@ class Watch:
                 compiler, "compiled_autograd_enabled", False
             ):  # it would trace our hooks
                 self.looked = Backward(losses)
-        is_stepping = self.seen.steps or self.by_hand or self.to_skip
-        if self.count["backward"] > KEPT // 2 and not is_stepping:
+        if self.count["backward"] > KEPT // 2 and not (self.taken or self.by_hand):
             self._finish()  # nothing is kept without end, where no optimizer of PyTorch steps
 
     def _end_backward(self, *_):
         looked, self.looked = self.looked, None
         if looked is not None:
             paths = looked.paths(self._known)
-            self.count.update(["looked", looked.narrow()])
+            self.count["looked"] += 1
+            self.count["narrow"] += looked.is_narrow()
             is_half = not self.scales and "float16" in self.seen.autocasts
             for ledger in self.ledgers.values():
                 ledger.receive(paths, is_half)
@@ -348,7 +337,7 @@ class Watch:
 
     def _end_scale(self, scaler, losses, scaled=None):
         if self.is_looked_at and scaled is not None:
-            mark(scaled, float(scaler._scale))
+            mark(scaled, scaler.get_scale())
 
     # Phases
 
@@ -356,50 +345,37 @@ class Watch:
         """Note that a step of the loop ends."""
         seen, waited = self.seen, self.waited
         self.waited = 0.0
-        if self.to_skip:
-            self.to_skip -= 1
-            self.losses = []
-            self.is_looked_at = self.warm_up <= LOOKED and not self.to_skip
-            return
         if self.profiler is not None:
             with torch.autograd.profiler.record_function(END_OF_STEP):
                 pass
             seen.in_use.append(torch.cuda.memory_allocated())
             for scaler, scales in self.scales.items():
-                scales += [float(scaler._scale)] if scaler._scale is not None else []
+                scales.append(scaler.get_scale())
         if self.is_looked_at and not self.buffers:
             self.buffers = [*sound_buffers()]
-        seen.steps += 1
-        if self.warm_up < seen.steps <= self.to_profile:
+        self.taken += 1
+        seen.steps = max(0, self.taken - seen.first)
+        if not seen.steps:
+            seen.losses = []
+        if self.warm_up < self.taken <= self.to_profile:
             self.clock.tick()
             self.waits.append(waited)
-        if seen.steps == self.warm_up:
+        if self.taken == self.warm_up:
             self.clock.start()
-        if seen.steps == self.to_profile:
-            self._end_timing()
+        if self.taken == self.to_profile:
             self._begin_to_profile()
-        is_warm = self.warm_up - LOOKED <= seen.steps < self.warm_up
-        self.is_looked_at = is_warm or seen.steps >= self.to_profile
-        if seen.unseen or seen.steps == self.to_profile + LOOKED:
+        if seen.unseen or self.taken == self.to_profile + LOOKED:
             self._finish()
             if not self.by_hand and not self.evaluate:
                 self._tell()
 
-    def _end_timing(self):
-        if self.waits:
-            read_times(self.seen, self.clock.stop()[1], self.waits)
-            self.waits = []
-
     def _begin_to_profile(self):
         if torch.autograd._profiler_enabled():
-            self._leave_out("another profiler of PyTorch is running")
+            self.seen.unseen.append("No operation was looked at, because another profiler runs.")
             return
         profiler = profiled(self.seen)
         profiler.__enter__()
         self.profiler = profiler  # not earlier, because it is itself a profiler that begins
-
-    def _leave_out(self, reason):
-        self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
 
     def _finish(self):
         """End to look, read what was kept on the device, and let go of it."""
@@ -408,22 +384,22 @@ class Watch:
             return
         self.over = True
         leave(self.hear)
+        if self.waits:
+            read_times(seen, self.clock.stop()[1], self.waits)
         if self.profiler is not None:
             self.profiler.__exit__(None, None, None)
-        self._end_timing()
-        seen.losses = [float(loss) for loss in self.losses]
+        seen.events = [*self.events]
+        seen.losses = [float(loss) for loss in seen.losses]
         seen.scales = [scales for scales in self.scales.values() if scales]
         if 0 < count["looked"] == count["anomaly"]:
             seen.found["anomaly detection"] = {}
-        for dtype in ("float16", "bfloat16"):
-            if 3 * count[dtype] >= max(6, count["looked"]):
-                seen.found["loss in 16 bits"] = {"dtype": dtype}
+        if 3 * count["narrow"] >= max(6, count["looked"]):
+            seen.found["loss in 16 bits"] = {}
         for ledger in self.ledgers.values():
             seen.found.update(ledger.mistakes())
-            seen.state_types |= ledger.state_in_16_bits()
-        self._note_state()
+            seen.narrow_state |= ledger.has_narrow_state()
         self._note_unseen()
-        self.scales, self.losses = {}, []
+        self.scales = {}
         if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):
             # last, because it may fail
             seen.matmul_switch = torch.backends.cuda.matmul.fp32_precision
@@ -431,13 +407,13 @@ class Watch:
     def _note_unseen(self):
         """Say what could not be looked at."""
         seen, needed = self.seen, self.to_profile + LOOKED
-        if self.to_skip:
+        if self.taken and not seen.watched and not seen.unseen:
             seen.unseen.append(
-                f"The loop ended before step {seen.first + 1}, where diagnose() begins."
+                f"No operation was looked at, because the loop ended after {self.taken} steps and"
+                f" {needed} are needed."
             )
-        elif seen.steps and not seen.watched and not seen.unseen:
-            self._leave_out(f"the loop ended after {seen.steps} steps and {needed} are needed")
         elif seen.device == "cuda" and seen.watched and not seen.kernels:
-            self._leave_out(
-                "the profiler saw no kernel, as after one of your own; try a new process"
+            seen.unseen.append(
+                "No kernel was looked at, because the profiler saw none, as after one of your own."
+                " Try a new process."
             )

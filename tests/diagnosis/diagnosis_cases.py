@@ -551,12 +551,6 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
         "unscaled twice",
         lambda: turns(turn_of(backward, unscale, divided, end)),
     ),
-    "scaled twice": (
-        "scaled twice",
-        lambda: turns(
-            turn_of(lambda part: backward(part, part.scaler.scale(part.loss())), end), scale=64.0
-        ),
-    ),
     "lightning 4148": (
         "never scaled",
         lambda: turns(turn_of(backward, lambda part: part.loss().backward(), end)),

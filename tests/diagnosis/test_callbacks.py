@@ -81,7 +81,6 @@ def test_a_trainer_s_error_gets_its_note_and_ends_the_watch(frameworks):
 
 def test_lightning_s_hooks_begin_and_end_a_watch(frameworks):
     callback, step = frameworks.LightningDiagnosis(steps=1, on_report=REPORTS.append), plain()[0]
-    callback.teardown(None, None, "test")  # of test() and validate(), which train nothing
     callback.on_train_start(None, None)
     step()
     callback.on_exception(None, None, ValueError("of the loop"))
@@ -89,7 +88,6 @@ def test_lightning_s_hooks_begin_and_end_a_watch(frameworks):
     callback.on_train_start(None, None)
     step()
     callback.on_train_end(None, None)
-    callback.teardown(None, None, "fit")
     assert isinstance(callback, Callback) and [report.steps for report in REPORTS] == [1, 1]
 
 
