@@ -199,7 +199,7 @@ def compare(
     records: list[RunRecord] = []
     for one in settings:
         one.batch_size, one.max_steps = data.size, settings[0].max_steps
-        records += Experiment(
+        made = Experiment(
             name,
             one,
             data,
@@ -213,7 +213,8 @@ def compare(
             gpu=gpu,
             identity=identity,
         ).run()
-        results.show(records[-len(one.precisions) :])
+        results.show(made)
+        records += made
     say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
     reasons = [record.reason for record in records if record.status == "failed"]
     if reasons and {record.status for record in records} <= {"failed", "unsupported"}:
