@@ -2,6 +2,7 @@
 precision.
 """
 
+import json
 import re
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from ..judge.verdict import NOT_TRAINED, verdict
 from ..store.record import RunRecord, flat_record
 from .bars import time_and_memory, time_and_memory_note
 from .charts import STATUS, picture_of
-from .names import METRICS, ORDER, precision_name
+from .names import METRICS, ORDER, precision_name, setting_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
 from .words import listed, short
 
@@ -135,7 +136,20 @@ def in_notebook() -> bool:
 
 
 def show(records: list[RunRecord]) -> None:
-    """Show the result of a notebook, outside IPython as text."""
+    """Show the result of a notebook, way by way where there are several, outside IPython as text."""
+    ways: dict[str, list[RunRecord]] = {}
+    for record in records:
+        ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
+    first, *others = [json.loads(settings) for settings in ways]
+    differing = [name for name in first if any(one[name] != first[name] for one in others)]
+    for way in ways.values():
+        if differing:
+            print("\n" + ", ".join(setting_name(name, way[0].settings[name]) for name in differing))
+        show_way(way)
+
+
+def show_way(records: list[RunRecord]) -> None:
+    """Show what one way has given."""
     tables = tables_of(records)
     bars = bars_in(tables)
     show_table: Callable = print
