@@ -65,7 +65,7 @@ class Batch:
     def __init__(self, jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = jobs[0].comparison[0].folder
         self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
-        self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        self.total = sum(len(run.trainings) for job in jobs for run in job.to_do)
         self.seconds = status.read_seconds(self.folder)
         # {label of a device that is at work: its run, and how far that is}
         self.now: dict[str, str] = {}

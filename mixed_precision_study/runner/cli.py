@@ -203,7 +203,7 @@ def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
     """Say how many trainings a study has, how long they take and what they are about."""
     runs = [run for comparison in comparisons for run in comparison]
     about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
-    trainings = sum(len(run.run_ids) for run in runs)
+    trainings = sum(len(run.trainings) for run in runs)
     say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
 
 
@@ -294,7 +294,7 @@ def run_study(
     with log_in(folder):
         set_aside_records(comparisons)
         jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
-        kept = len(paths) - sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        kept = len(paths) - sum(len(run.trainings) for job in jobs for run in job.to_do)
         where = (
             f"{len(paths)} trainings into {shown(folder)} on "
             f"{', '.join(device.label for device in devices)}"

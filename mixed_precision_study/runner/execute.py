@@ -90,14 +90,14 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     removed.
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
-    before = {precision: signature(path) for precision, path in run.record_paths.items()}
+    before = {run_id: signature(path) for run_id, path in run.record_paths.items()}
     kills, code, started_at = oom_kills(), hash_of(run.notebook), utc_now()
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
     written = {
         name: path for name, path in run.record_paths.items() if signature(path) != before[name]
     }
     records = {name: record for name, path in written.items() if (record := read_run(path))}
-    missing = [precision for precision in before if precision not in records]
+    missing = [run_id for run_id in before if run_id not in records]
     if halt.is_set() and exit_status:  # even where only its explanation is missing
         return False
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
@@ -108,13 +108,13 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     if lost := device.visible and gpu_lost(run, device, records, reason, answered):
         status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
     known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
-    for precision in missing:
-        write_ending(run, precision, device, status, reason, **known)
+    for run_id in missing:
+        write_ending(run, run_id, device, status, reason, **known)
     if lost:
         raise nvml.GpuLost(reason)
     if not missing and exit_status:  # it ended while it explained, and would so again
-        for precision in records:
-            tell_why_unexplained(run.record_paths[precision], reason)
+        for run_id in records:
+            tell_why_unexplained(run.record_paths[run_id], reason)
         say(f"{device.label}  {run.name} went wrong after its record: {reason}")
     elif not missing and all(record["status"] == "ok" for record in records.values()):
         run.log_path.unlink(missing_ok=True)
@@ -190,7 +190,9 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         NOTEBOOK_ENV: str(run.notebook.resolve()),
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
-        PLANNED_ENV: json.dumps({"parameters": run.parameters, "given": run.given}),
+        PLANNED_ENV: json.dumps(
+            {"parameters": run.parameters, "given": run.given, "ways": run.ways}
+        ),
     }
     command = papermill(run.notebook, run.executed, run.parameters)
     return start_process(command, run.folder, run.log_path, given, device.visible)
@@ -292,7 +294,7 @@ def gpu_lost(
 
 
 def write_ending(
-    run: Run, precision: str, device: Device, status: str, reason: str, **known: Any
+    run: Run, run_id: str, device: Device, status: str, reason: str, **known: Any
 ) -> None:
     """Write the record of a training that could not write its own.
 
@@ -314,7 +316,7 @@ def write_ending(
             "gpu_name": device.name,
             "gpu_uuid": device.visible.removeprefix("GPU-"),
         }
-    write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
+    write_record(new_record(run.notebook.stem, *run.trainings[run_id], facts), run.folder)
 
 
 def oom_kills() -> list[str]:

@@ -70,7 +70,7 @@ def unfinished(
         stand = [one for one in explained if not outdated(run, one)]
         if (
             fresh
-            or len(stand) < len(run.run_ids)
+            or len(stand) < len(run.trainings)
             or (retry_failed and any(one["status"] in RETRIED for one in stand))
         ):
             wanted.append(run)

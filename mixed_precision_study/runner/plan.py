@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +34,16 @@ class Run(NamedTuple):
     order: int = 0  # place of its first training in its comparison, from 0
     study: dict | None = None  # what its study says of itself: name, description and show
     given: tuple[str, ...] = ()  # parameters that the cell, the study, -p or the plan sets
+    # which parameters are other ones in each way that it trains, one way after the other
+    ways: tuple[dict, ...] = ({},)
 
     @property
-    def run_ids(self) -> dict[str, str]:
-        """{precision: run_id} of its trainings, each of which leaves a record."""
+    def trainings(self) -> dict[str, tuple[dict, str]]:
+        """{run_id: (parameters, precision)} of its trainings, each of which leaves a record."""
         return {
-            name: run_id_of(self.notebook.stem, self.parameters, name)
-            for name in self.parameters["precisions"]
+            run_id_of(self.notebook.stem, parameters, precision): (parameters, precision)
+            for parameters in (self.parameters | way for way in self.ways)
+            for precision in parameters["precisions"]
         }
 
     @property
@@ -52,9 +55,8 @@ class Run(NamedTuple):
 
     @property
     def record_paths(self) -> dict[str, Path]:
-        return {
-            precision: self.folder / f"{run_id}.json" for precision, run_id in self.run_ids.items()
-        }
+        """{run_id: path of its record}."""
+        return {run_id: self.folder / f"{run_id}.json" for run_id in self.trainings}
 
     @property
     def executed(self) -> Path:
@@ -136,22 +138,70 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
         return repeat, first, in_turn(settings, comparison, repeat).index(settings_of(run))
 
     ordered = sorted(runs, key=place)
-    begun = itertools.accumulate((len(run.parameters["precisions"]) for run in ordered), initial=0)
+    begun = itertools.accumulate((len(run.trainings) for run in ordered), initial=0)
     return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
+def for_cards(precisions: list[str], lacking: Collection[str]) -> list[str]:
+    """Return the precisions that the cards here can run, where fp32 stands in for TF32.
+
+    Where none is left, all are returned, because their records then say why.
+    """
+    found = ["fp32" if one == "tf32" and one in lacking else one for one in precisions]
+    return [one for one in dict.fromkeys(found) if one not in lacking] or precisions
+
+
+def new_ways(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
+    """Return ways with the precisions that are not planned yet, and add these to what is planned."""
+    found = []
+    for way in ways:
+        ids = {precision: run_id_of(notebook, way, precision) for precision in way["precisions"]}
+        new = [precision for precision in ids if ids[precision] not in planned]
+        planned.update(ids.values())
+        if new:  # none where entries overlap
+            found.append(way | {"precisions": new})
+    return found
+
+
+def one_precision_each(ways: list[dict]) -> list[list[dict]]:
+    """Return the ways of each process where every training has one of its own."""
+    return [[way | {"precisions": [one]}] for way in ways for one in way["precisions"]]
+
+
+def run_of(
+    notebook: Path,
+    folder: Path,
+    ways: list[dict],
+    minutes: float,
+    study: dict | None,
+    given: tuple[str, ...],
+) -> Run:
+    """Return the run that trains ways one after the other; `minutes` are those of a training."""
+    first = ways[0]
+    changes = [{key: way[key] for key in way if way[key] != first[key]} for way in ways]
+    count = sum(len(way["precisions"]) for way in ways)
+    return Run(notebook, first, folder, count * minutes, 0, study, given, tuple(changes))
+
+
 def plan(
-    study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
+    study: dict,
+    notebooks: Path,
+    folder: Path,
+    overrides: Mapping[str, Any],
+    on_gpu: bool,
+    lacking: Collection[str] = (),
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    A run trains all precisions one after the other. On a GPU each precision gets a process of its
-    own where there are several repetitions, because then its times get an interval, and the process
-    is the unit of that. The runs of a comparison differ in precision and repetition only and go to
-    one GPU. In an interleaved study that holds for all runs of a notebook, because they are
-    compared as the steps of a ladder. Swept seeds are numbered as repetitions, so that only the
-    first of them explains. An override of `repeat` leaves that repetition alone, as for another
-    host. Raise UserError at the first value that a notebook would refuse.
+    A run trains all precisions one after the other, and so the ways of its entry. Of precisions
+    that the cards here are `lacking` none is planned, unless an override asks for it. On a GPU each
+    training gets a process of its own where there are several repetitions, because then its times
+    get an interval, and the process is the unit of that. The runs of a comparison differ in
+    precision, way and repetition only and go to one GPU. In an interleaved study that holds for all
+    runs of a notebook, because they are compared as the steps of a ladder. Swept seeds are numbered
+    as repetitions, so that only the first of them explains. An override of `repeat` leaves that
+    repetition alone, as for another host. Raise UserError at the first value that a notebook would
+    refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
@@ -186,38 +236,36 @@ def plan(
         combinations = [
             dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
         ]
+        ways = entry.get("ways", [{}]) if on_gpu else [{}]
         try:
             values = [
-                checked(name, given | one | own, declared).model_dump() for one in combinations
+                [checked(name, given | one | way | own, declared).model_dump() for way in ways]
+                for one in combinations
             ]
         except UserError as error:
             raise UserError(f"notebook {name}: {error}") from None
+        if "precisions" not in own:
+            for one in itertools.chain(*values):
+                one["precisions"] = for_cards(one["precisions"], lacking)
         # of a training
-        minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)
-        for combination, parameters in zip(combinations, values, strict=True):
-            names = parameters["precisions"]
-            together = [[one] for one in names] if repeats > 1 and on_gpu else [names]
+        minutes = entry.get("minutes", 1) / usual
+        minutes /= sum(len(one["precisions"]) for one in itertools.chain(*values))
+        for combination, of_ways in zip(combinations, values, strict=True):
             first = (
                 repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
             )
             comparison = (
                 name
                 if study.get("interleaved")
-                else run_id_of(name, parameters | {"repeat": 0}, "any")
+                else run_id_of(name, of_ways[0] | {"repeat": 0}, "any")
             )
-            for number, precisions in itertools.product(range(first, first + repeats), together):
-                one = parameters | {"output_dir": relative_to_root(folder)}
-                one["repeat"] = number
-                ids = {precision: run_id_of(name, one, precision) for precision in precisions}
-                one["precisions"] = [
-                    precision for precision in precisions if ids[precision] not in planned
-                ]
-                planned.update(ids.values())
-                if new := len(one["precisions"]):  # none where entries overlap
-                    set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
-                    run = Run(
-                        path, one, folder, new * minutes, study=study.get("about"), given=set_here
-                    )
+            set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
+            for number in range(first, first + repeats):
+                here = {"output_dir": relative_to_root(folder), "repeat": number}
+                new = new_ways(name, [one | here for one in of_ways], planned)
+                processes = one_precision_each(new) if repeats > 1 and on_gpu else [new]
+                for process in filter(None, processes):
+                    run = run_of(path, folder, process, minutes, study.get("about"), set_here)
                     comparisons.setdefault(comparison, []).append(run)
     ordered = [in_order(runs, key) for key, runs in comparisons.items()]
     alone = overrides.get("repeat")

@@ -108,10 +108,10 @@ class Cluster(NamedTuple):
                                 temporary.write_bytes(content)
                     except ray.exceptions.RayError as error:
                         reason = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
-                        for run, precision in [(one, name) for one in runs for name in one.run_ids]:
+                        for run, run_id in [(one, name) for one in runs for name in one.trainings]:
                             write_ending(
                                 run,
-                                precision,
+                                run_id,
                                 self.devices[0],
                                 "killed",
                                 f"its node failed: {reason}",

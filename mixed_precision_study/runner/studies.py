@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..judge.axis import PRECISION
-from ..parameters import UserError, did_you_mean
+from ..parameters import OfATraining, UserError, did_you_mean
 from ..report.study import as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
@@ -27,6 +27,7 @@ class Entry(BaseModel):
     notebook: PlainName
     parameters: Settings = {}
     sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
+    ways: Annotated[list[dict[OfATraining, Any]], Field(min_length=1)] = [{}]
     cpu: Settings = {}
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
     minutes: Annotated[float, Field(ge=0)] = 1
