@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..judge.axis import Axis
 from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
+from ..report.names import model_name, short_name, way_name
 from ..report.study import checked_study
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
-from ..store.record import read_run
+from ..store.record import OF_ONE_RUN, read_run
 from .plan import Comparison
 
 LOG = logging.Logger("mixed_precision.runner", logging.INFO)
@@ -69,6 +71,14 @@ def read_seconds(folder: Path) -> dict[str, float]:
     return {}
 
 
+def way_of(record: dict) -> str:
+    """Return how a run was trained as a person names it: model, batch, execution and layout."""
+    settings = record["settings"]
+    layout = ", channels_last" if settings.get("channels_last") else ""
+    batch = f"batch {settings['batch_size']}"
+    return f"{model_name(record)}, {batch}, {way_name(settings.get('execution'))}{layout}"
+
+
 def in_words(record: dict) -> str:
     """Return what was measured, with units, and why it must be read with caution; or why it was
     not measured.
@@ -93,31 +103,47 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     """Return how many times as fast as its base a training is that has ended, or None where that is
     not known.
 
-    Of a base, as fp32, it is what is now known of the others. On a CPU nothing is said: its times
+    Of a base, as TF32, it is what is now known of the others. On a CPU nothing is said: its times
     mean nothing.
     """
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
-    found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     axis = checked_study(record["study"] or {}, "the record").compares()
-    like = [one for one in found if one and axis.rest_of(one) == axis.rest_of(record)]
-    runs: dict[str, list[dict]] = {}
-    for one in like:
-        runs.setdefault(axis.arm_of(one), []).append(one)
-    base = runs.pop(axis.bases[0], [])
-    ratios = {arm: paired_ratio(paired_runs(runs[arm], base)) for arm in runs}
-    words = [
-        f"{name} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
-        for name, ratio in ratios.items()
-        if ratio
-        and axis.arm_of(record) in (name, axis.bases[0])
-        and not (ratio["untrained"] or ratio["unlike"])
-    ]
-    settings = record["settings"]
-    way = f"{settings['model']} b{settings['batch_size']} {settings.get('execution', 'eager')}"
-    return f"{way}, times as fast as {axis.bases[0]}: {', '.join(words)}" if words else None
+    runs, to_come = alike(record, comparison, axis)
+    base = next((one for one in reversed(axis.bases) if one in runs or one in to_come), "")
+    own = axis.arm_of(record)
+    words = []
+    for arm in runs if own == base else [own] if own in runs else []:
+        ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, []))) if arm != base else None
+        if ratio and not (ratio["untrained"] or ratio["unlike"]):
+            words.append(f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
+    return f"{way_of(record)}, over {short_name(base)}: {', '.join(words)}" if words else None
+
+
+def alike(
+    record: dict, comparison: Comparison, axis: Axis
+) -> tuple[dict[str, list[dict]], set[str]]:
+    """Return ({arm: ok records}, arms to come) of the trainings that differ from a run in their arm
+    alone.
+    """
+    settings, runs, to_come = record["settings"], {}, set()
+    free = {*OF_ONE_RUN, *axis.settings}
+    for run in comparison:
+        for run_id, (parameters, precision) in run.trainings.items():
+            one = read_run(run.record_paths[run_id])
+            planned = {"precision": precision, "settings": parameters}
+            if one is None:
+                same = all(
+                    settings.get(name) == value
+                    for name, value in parameters.items()
+                    if name not in free
+                )
+                to_come |= {axis.arm_of(planned)} if same else set()
+            elif one["status"] == "ok" and axis.rest_of(one) == axis.rest_of(record):
+                runs.setdefault(axis.arm_of(one), []).append(one)
+    return runs, to_come
 
 
 def table(comparisons: Iterable[Comparison]) -> str:

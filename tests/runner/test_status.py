@@ -52,26 +52,46 @@ def ended(tmp_path):
 
 
 def ratios_of(said):
-    """Return {precision: (ratio, n)} of a line."""
-    return {
-        one: (float(ratio), int(n))
-        for one, ratio, n in re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said or "")
-    }
+    """Return (base, {arm: (ratio, n)}) of a line."""
+    if said is None:
+        return None
+    found = re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said)
+    base = re.search(r", over ([^:]+):", said)[1]
+    return base, {arm: (float(ratio), int(n)) for arm, ratio, n in found}
 
 
 def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     assert ratios_in_words(*ended("tf32")) is None  # nothing to compare it with yet
-    assert ratios_of(ratios_in_words(*ended("fp32"))) == {"tf32": (2.0, 1)}
-    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == {"amp_bf16": (1.5, 1)}
-    for precision in SECONDS:
+    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("TF32", {"bf16": (0.75, 1)})
+    assert ratios_of(ratios_in_words(*ended("fp32"))) == ("TF32", {"fp32": (0.5, 1)})
+    for precision in ("amp_bf16", "tf32"):
         said = ratios_in_words(*ended(precision, parameters={"repeat": 1}))
-    assert ratios_of(said) == {"amp_bf16": (1.5, 2)}
-    # another step of a ladder has an fp32 of its own
-    graph = {"parameters": {"execution": "cuda_graph"}}
-    assert ratios_in_words(*ended("tf32", **graph, seconds=[1.0] * 3)) is None
-    assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {
-        "tf32": (1.5, 1)
-    }
+    assert ratios_of(said) == ("TF32", {"bf16": (0.75, 2), "fp32": (0.5, 1)})
+    # another way has a base of its own
+    graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
+    assert ratios_in_words(*ended("tf32", **graph, seconds=[1.5] * 3)) is None
+    said = ratios_in_words(*ended("amp_bf16", **graph, seconds=[1.0] * 3))
+    assert ratios_of(said) == ("TF32", {"bf16": (1.5, 1)})
+    assert "ResNet-18, batch 128, CUDA graph, channels_last, over TF32" in said
+
+
+def test_a_ratio_waits_for_its_fair_base_and_has_fp32_where_there_is_no_tf32(ended):
+    _, comparison = ended("fp32")
+    parameters = comparison[0].parameters | {"precisions": ["tf32"]}
+    comparison.append(comparison[0]._replace(parameters=parameters))
+    assert ratios_in_words(*ended("amp_bf16")) is None  # TF32 is to come
+    # of another way, it is waited for by no one here
+    comparison[1] = comparison[1]._replace(parameters=parameters | {"execution": "cuda_graph"})
+    assert ratios_of(ratios_in_words(*ended("amp_fp16", seconds=[3.0] * 3))) == (
+        "fp32",
+        {"fp16": (2.0, 1)},
+    )
+
+
+def test_an_unsupported_base_is_no_base(ended):
+    ended("fp32")
+    ended("tf32", status="unsupported", reason="TF32 needs compute capability 8.0")
+    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("fp32", {"bf16": (1.5, 1)})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +103,8 @@ def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     ],
 )
 def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
-    ended("fp32", **({"device": CPU} if "device" in fields else {}))
-    assert ratios_in_words(*ended("tf32", **fields)) is None
+    ended("tf32", **({"device": CPU} if "device" in fields else {}))
+    assert ratios_in_words(*ended("amp_bf16", **fields)) is None
 
 
 @pytest.mark.parametrize(
