@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ..measure import nvml
 from ..parameters import UserError
 
+AMPERE = (8, 0)  # the compute capability from which on a GPU has TF32 and bf16
 CPU_JOBS = 3  # runs at once on the CPU, of which each loads its packages on one core
 
 
@@ -78,3 +79,13 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
                 f"PyTorch is built for {cuda}; install another build, or use --gpus none."
             )
     return devices
+
+
+def lacking(devices: list[Device]) -> tuple[str, ...]:
+    """Return the usual precisions for which none of the GPUs has the arithmetic.
+
+    A GPU of which NVML does not tell its compute capability counts as a new one.
+    """
+    gpus = [nvml.NvmlGpu(device.visible) for device in devices if device.visible]
+    found = [tuple(gpu.ask("CudaComputeCapability") or AMPERE) for gpu in gpus]
+    return ("tf32", "amp_bf16") if found and max(found) < AMPERE else ()

@@ -54,6 +54,16 @@ class Run(NamedTuple):
         return run_id_of(self.notebook.stem, self.parameters, words)
 
     @property
+    def title(self) -> str:
+        """What it trains, for a person: notebook, model, batch, and each way with its precisions."""
+        settings = self.parameters
+        ways = [self.parameters | way for way in self.ways]
+        trained = [f"{way['execution']} {' '.join(way['precisions'])}" for way in ways]
+        numbers = [f"{name} {settings[name]}" for name in ("seed", "repeat") if settings[name]]
+        name = f"{self.notebook.stem} {settings['model']}, batch {settings['batch_size']}"
+        return ", ".join([name, *numbers, *trained])
+
+    @property
     def record_paths(self) -> dict[str, Path]:
         """{run_id: path of its record}."""
         return {run_id: self.folder / f"{run_id}.json" for run_id in self.trainings}

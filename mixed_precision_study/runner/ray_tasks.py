@@ -21,7 +21,7 @@ from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_ending
 from .plan import Run
-from .status import in_words, say
+from .status import say_ended
 
 # of a run; the records come last, because they are what counts
 FILES = ("logs/*.log", "*.ipynb", "*.json")
@@ -123,7 +123,7 @@ class Cluster(NamedTuple):
                             f"[{len(groups) - len(going)}/{len(groups)}] "
                             f"{record['host_id'] or 'ray'}"
                         )
-                        say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
+                        say_ended(where, record)
         finally:
             for unfinished in going:
                 ray.cancel(unfinished)  # as Ctrl-C in the task, which then ends its run
