@@ -26,7 +26,7 @@ from ..store.reading import read_records
 from ..store.record import read_run
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
-from .devices import Device, choose_devices, lacking
+from .devices import Device, cards_of, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, held, locked, make
@@ -280,13 +280,13 @@ def plan_studies(
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
-    on_gpu, lacks = bool(devices[0].visible), lacking(devices)
-    if lacks:
+    on_gpu, cards = bool(devices[0].visible), cards_of(devices)
+    if cards.lacking:
         say(NOT_TRIED)
     base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
     for name, study in studies.items():
         folder = base / name if len(studies) > 1 or not args.output_dir else base
-        planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu, lacks)
+        planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
         if not planned[name]:
             raise UserError(
                 f"study {name} needs a GPU; without one, run the smoke test: python "

@@ -16,8 +16,10 @@ from ..measure.order import in_turn
 from ..parameters import Parameters, UserError, assignments, checked, declared_by, did_you_mean
 from ..store.commit import MALFORMED, code_cells
 from ..store.record import run_id_of
+from .devices import Cards
 from .studies import MOST_REPEATS, notebooks_of, relative_to_root
 
+USUAL_CARDS = Cards()
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
 MOST_RUNS = 10_000  # of a study
 
@@ -199,12 +201,12 @@ def plan(
     folder: Path,
     overrides: Mapping[str, Any],
     on_gpu: bool,
-    lacking: Collection[str] = (),
+    cards: Cards = USUAL_CARDS,
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    A run trains all precisions one after the other, and so the ways of its entry. Of precisions
-    that the cards here are `lacking` none is planned, unless an override asks for it. On a GPU each
+    A run trains all precisions one after the other, and so the ways of its entry. A precision that
+    the `cards` here lack is not planned, unless an override asks for it. On a GPU each
     training gets a process of its own where there are several repetitions, because then its times
     get an interval, and the process is the unit of that. The runs of a comparison differ in
     precision, way and repetition only and go to one GPU. In an interleaved study that holds for all
@@ -230,6 +232,7 @@ def plan(
             if key.startswith(f"{name}.")
         }
         given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
+        given |= entry.get("small", {}) if on_gpu and cards.small else {}
         sweep = entry.get("sweep", {}) if on_gpu else {}
         usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
         repeats = overrides.get("repeats", usual)
@@ -256,7 +259,7 @@ def plan(
             raise UserError(f"notebook {name}: {error}") from None
         if "precisions" not in own:
             for one in itertools.chain(*values):
-                one["precisions"] = for_cards(one["precisions"], lacking)
+                one["precisions"] = for_cards(one["precisions"], cards.lacking)
         # of a training
         minutes = entry.get("minutes", 1) / usual
         minutes /= sum(len(one["precisions"]) for one in itertools.chain(*values))

@@ -28,6 +28,7 @@ class Entry(BaseModel):
     parameters: Settings = {}
     sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
     ways: Annotated[list[dict[OfATraining, Any]], Field(min_length=1)] = [{}]
+    small: Settings = {}
     cpu: Settings = {}
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
     minutes: Annotated[float, Field(ge=0)] = 1
@@ -79,6 +80,7 @@ def load_studies(path: Path) -> dict[str, dict]:
             if "precisions" in entry.sweep or "repeat" in {
                 *entry.parameters,
                 *entry.sweep,
+                *entry.small,
                 *entry.cpu,
             }:
                 reason = (
