@@ -267,5 +267,4 @@ class Ledger:
         """Return whether PyTorch's own numbers of an optimizer have 16 bits, as its weights
         have."""
         state = getattr(self.optimizer, "state", {})  # which a wrapper need not have
-        numbers = tensors_in([*state.values()]) if self.is_own else []
-        return any(one.dtype in HALF for one in numbers)
+        return self.is_own and any(one.dtype in HALF for one in tensors_in([*state.values()]))
