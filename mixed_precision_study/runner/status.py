@@ -17,9 +17,8 @@ from ..judge.axis import Axis
 from ..judge.conditions import flags_of, said_of_made_up, why_made_up
 from ..judge.verdict import NOT_TRAINED
 from ..parameters import printable
-from ..report.names import model_name, precision_name, short_name, way_name
-from ..report.study import checked_study
-from ..report.words import short
+from ..report.files import checked_study
+from ..report.words import model_name, precision_name, short, short_name, way_name
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import OF_ONE_RUN, read_run
