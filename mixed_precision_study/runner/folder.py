@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from .. import RUNNER_ENV
 from ..parameters import UserError
 from ..store.commit import ROOT
+from ..store.variables import FOLDER_ENV, RUNNER_ENV
 from .status import say, shown
 from .watch import end, is_alive
 
@@ -22,8 +22,6 @@ LOCK = "logs/.lock"  # below the folder
 REPORT_LOCK = "logs/.report.lock"
 HALF_WRITTEN = ".*.[0-9]*.half-written"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
-# environment variable of all that is started for an output folder: its path
-FOLDER_ENV = "MIXED_PRECISION_FOLDER"
 
 
 @contextmanager

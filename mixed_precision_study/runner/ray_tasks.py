@@ -17,6 +17,7 @@ from ..parameters import UserError
 from ..store.commit import ROOT, packed_package
 from ..store.files import written_whole
 from ..store.record import load, read_run, save_record
+from ..store.variables import DATA_ENV, OF_RAY, THREADS_ENV
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_ending
@@ -25,12 +26,6 @@ from .status import in_words, say
 
 # of a run; the records come last, because they are what counts
 FILES = ("logs/*.log", "*.ipynb", "*.json")
-# Ray would else try for a quarter of an hour to reach a cluster that is not there.
-IMPATIENT = {
-    "NUM_REDIS_GET_RETRIES": "1",
-    "py_gcs_connect_timeout_s": "5",
-    "gcs_rpc_server_connect_timeout_s": "2",
-}
 
 
 def make_repetition(
@@ -39,14 +34,12 @@ def make_repetition(
     """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of
     what they wrote.
     """
-    os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1, which is right on the CPU only
+    os.environ.pop(THREADS_ENV, None)  # Ray sets it to 1, which is right on the CPU only
     devices = visible_gpus() if on_gpu else [Device(0, "cpu0")]
     if not devices:
         raise nvml.GpuLost("NVML does not list the GPU that Ray gave to this task")
     shared = shared._replace(threads=share_of_cores(len(nvml.installed_gpus())) if on_gpu else 1)
-    own_data = Path(
-        os.environ.get("MIXED_PRECISION_DATA", "~/.cache/mixed-precision-study")
-    ).expanduser()
+    own_data = Path(os.environ.get(DATA_ENV, "~/.cache/mixed-precision-study")).expanduser()
     with tempfile.TemporaryDirectory(prefix="ray-") as name:
         folder = Path(name)
         (folder / "logs").mkdir()
@@ -138,7 +131,7 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
 
     Raise UserError where there is none to use.
     """
-    os.environ.update({f"RAY_{name}": value for name, value in IMPATIENT.items()})
+    os.environ.update(OF_RAY)
     on_sigterm, stderr = signal.getsignal(signal.SIGTERM), os.dup(2)
     try:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
