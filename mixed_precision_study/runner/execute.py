@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -90,10 +90,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     kills, code = oom_kills(), hash_of(run.notebook)
     known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
-    records = {}
-    for precision, path in run.record_paths.items():
-        if signature(path) != before[precision] and (record := read_run(path)):
-            records[precision] = record
+    records = new_records(run, before)
     if halt.is_set() and exit_status:  # even where only its explanation is missing
         return False
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
@@ -101,29 +98,36 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
         with tempfile.TemporaryFile(dir=run.folder) as file:
             # raises OSError: a full disk is no result of a run
             file.write(bytes(NOTEBOOK_ROOM_BYTES))
-    lost = device.visible and gpu_lost(run, device, records, reason, answered)
-    if lost:
-        status, reason, records = "failed", f"the GPU was lost: {lost}"[:300], {}
-    missing = [precision for precision in before if precision not in records]
-    for precision in missing:
-        write_ending(run, precision, device, status, reason, **known)
-    if lost:
+    if lost := gpu_lost(run, device, records, reason, answered):
+        reason = f"the GPU was lost: {lost}"[:300]
+        write_endings(run, run.run_ids, device, "failed", reason, **known)
         raise nvml.GpuLost(reason)
-    if not missing:
-        finish(run, device, records, reason if exit_status else None)
+    if missing := run.run_ids.keys() - records:
+        write_endings(run, missing, device, status, reason, **known)
+    else:
+        finish(run, device, records, reason if exit_status else "")
     return True
 
 
-def finish(run: Run, device: Device, records: dict[str, dict], reason: str | None) -> None:
-    """Remove the log of a run whose records are all there and `ok`. Where the run went wrong after
-    them for a reason, say so in each, because it would go wrong again.
+def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> None:
+    """Remove the log of a run whose trainings all went well. Where a `reason` is given, it went
+    wrong after its records, which then say why.
     """
-    if reason:
+    if reason:  # it ended while it explained, and would so again
         for path in run.record_paths.values():
             tell_why_unexplained(path, reason)
         say(f"{device.label}  {run.name} went wrong after its record: {reason}")
-    elif all(record["status"] == "ok" for record in records.values()):
+    elif {record["status"] for record in records.values()} == {"ok"}:
         run.log_path.unlink(missing_ok=True)
+
+
+def new_records(run: Run, before: dict[str, tuple[int, int] | None]) -> dict[str, dict]:
+    """Return {precision: record} of the records that were written since these signatures."""
+    records = {}
+    for precision, path in run.record_paths.items():
+        if signature(path) != before[precision] and (record := read_run(path)):
+            records[precision] = record
+    return records
 
 
 def tell_why_unexplained(path: Path, reason: str) -> None:
@@ -283,6 +287,8 @@ def gpu_lost(
 
     Without a GPU PyTorch would run on the CPU.
     """
+    if not device.visible:
+        return None
     if any(record["device_type"] == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
     reasons = [
@@ -294,12 +300,12 @@ def gpu_lost(
     return reasons[-1] if failed and nvml.is_lost(device.visible, text, answered) else None
 
 
-def write_ending(
-    run: Run, precision: str, device: Device, status: str, reason: str, **known: Any
+def write_endings(
+    run: Run, precisions: Iterable[str], device: Device, status: str, reason: str, **known: Any
 ) -> None:
-    """Write the record of a training that could not write its own.
+    """Write the records of trainings that could not write their own.
 
-    `known` are other fields of it.
+    `known` are other fields of them.
     """
     facts = {
         "started_at": utc_now(),
@@ -317,7 +323,8 @@ def write_ending(
             "gpu_name": device.name,
             "gpu_uuid": device.visible.removeprefix("GPU-"),
         }
-    write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
+    for precision in precisions:
+        write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
 
 
 def oom_kills() -> list[str]:

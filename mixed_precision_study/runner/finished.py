@@ -110,11 +110,9 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
         now += "b"
     for path in sorted(results.glob("*.json")):
-        record, run = read_run(path), runs.get(path)
-        if not record or record["notebook"] not in notebooks:
-            continue
-        reason = outdated(run or notebooks[record["notebook"]], record)
-        if reason == "other_code" or (reason and run):
+        run = runs.get(path)
+        reason = reason_to_move(path, run, notebooks)
+        if reason:
             folder = results / f"{reason}-{now}"
             move(path, run, folder)
             moved[folder] += 1
@@ -124,6 +122,16 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
             f"{count} records of {reason} are kept in {shown(folder)}, so their "
             "trainings begin anew"
         )
+
+
+def reason_to_move(path: Path, run: Run | None, notebooks: dict[str, Run]) -> str | None:
+    """Return what is outdated about the record of a planned run, or only the code of another
+    record whose notebook is planned; None where it stays.
+    """
+    record = read_run(path)
+    alike = run or (notebooks.get(record["notebook"]) if record else None)
+    reason = outdated(alike, record) if record and alike else None
+    return reason if run or reason == "other_code" else None
 
 
 def move(record: Path, run: Run | None, folder: Path) -> None:

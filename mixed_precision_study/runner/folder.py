@@ -82,9 +82,9 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
 def end_leftovers(folder: Path) -> None:
     """End what was started for a folder by this run_all.py, or by one that was killed."""
     wanted = ["environ", "username"]
-    running = [process for process in psutil.process_iter(wanted) if is_alive(process)]
+    running = list(filter(is_alive, psutil.process_iter(wanted)))
     mine = psutil.Process().username()  # root sees what others run, too
-    others = {str(process.pid) for process in running if process.pid != os.getpid()}
+    others = {str(process.pid) for process in running} - {str(os.getpid())}
     left = []
     for process in running:
         given = process.info["environ"] or {}  # None where it is another user's
