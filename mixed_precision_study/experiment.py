@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 
-from . import RUNNER_ENV
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.memory_breakdown import read_memory_breakdown
@@ -50,7 +49,6 @@ from .parameters import (
 from .store.record import (
     EXPLAINING,
     NOT_YET_EXPLAINED,
-    ORDER_ENV,
     RunRecord,
     given_study,
     new_record,
@@ -60,6 +58,7 @@ from .store.record import (
     utc_now,
     write_record,
 )
+from .store.variables import ORDER_ENV, RUNNER_ENV
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
 from .train.as_found import AsFound
@@ -324,7 +323,7 @@ class Experiment:
         before = {**vars(self.parameters)}
         vars(self.parameters).update(record.settings)
         # or Dynamo gives up
-        compiles = "compile" in record.settings["execution"]
+        compiles = "compile" in str(record.settings["execution"])
         try:
             with torch._dynamo.config.patch(fail_on_recompile_limit_hit=compiles):
                 yield

@@ -7,8 +7,7 @@ import functools
 import itertools
 import json
 import math
-import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from ..parameters import Parameters, UserError, assignments, checked, declared_b
 from ..store.commit import MALFORMED, code_cells
 from ..store.record import run_id_of
 from .devices import Cards
-from .studies import MOST_REPEATS, notebooks_of, relative_to_root
+from .studies import notebooks_of, relative_to_root
 
 USUAL_CARDS = Cards()
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
@@ -59,11 +58,12 @@ class Run(NamedTuple):
     def title(self) -> str:
         """What it trains, for a person: notebook, model, batch, and each way with its precisions."""
         settings = self.parameters
-        ways = [self.parameters | way for way in self.ways]
-        trained = [f"{way['execution']} {' '.join(way['precisions'])}" for way in ways]
-        numbers = [f"{name} {settings[name]}" for name in ("seed", "repeat") if settings[name]]
-        name = f"{self.notebook.stem} {settings['model']}, batch {settings['batch_size']}"
-        return ", ".join([name, *numbers, *trained])
+        words = [f"{self.notebook.stem} {settings['model']}, batch {settings['batch_size']}"]
+        words += [f"{name} {settings[name]}" for name in ("seed", "repeat") if settings[name]]
+        for way in self.ways:
+            way = settings | way
+            words.append(f"{way['execution']} {' '.join(way['precisions'])}")
+        return ", ".join(words)
 
     @property
     def record_paths(self) -> dict[str, Path]:
@@ -115,16 +115,16 @@ def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping
         name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields
         for name in notebooks_of(studies)
     }
-    plain = sorted({one for fields in known.values() for one in fields})
-    of_one = [
-        f"{notebook}.{one}"
+    plain = sorted(set().union(*known.values()))
+    of_one_notebook = [
+        f"{notebook}.{parameter}"
         for notebook, fields in known.items()
-        for one in fields
-        if one != "repeat"
+        for parameter in fields
+        if parameter != "repeat"
     ]
     for name in overrides:
-        if name not in (*plain, *of_one, "repeats"):
-            hint = did_you_mean(name, of_one if "." in name else plain, "there are")
+        if name not in (*plain, *of_one_notebook, "repeats"):
+            hint = did_you_mean(name, of_one_notebook if "." in name else plain, "there are")
             raise UserError(f"-p {name}: there is no such parameter; {hint}")
 
 
@@ -154,6 +154,56 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
     return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
+class Setting(NamedTuple):
+    """One combination of the values that an entry of a study sweeps, and how often it is run."""
+
+    notebook: Path
+    ways: list[dict]  # all parameters of each way that a process trains, checked
+    given: tuple[str, ...]  # parameters that the cell, the study, -p or the plan sets
+    repetitions: range  # their numbers
+    minutes: float  # of one training, rough, on one H200
+
+    def runs(
+        self, folder: Path, study: dict | None, apart: bool, planned: set[str]
+    ) -> Iterator[Run]:
+        """Yield the runs of each repetition: one of all trainings, or with `apart` one of each.
+
+        Trainings whose run_ids are `planned` are left out, because entries of a study may overlap,
+        and those of the runs are added to it.
+        """
+        place = relative_to_root(folder)
+        for number in self.repetitions:
+            changes = {"output_dir": place, "repeat": number}
+            left = unplanned(self.notebook.stem, [way | changes for way in self.ways], planned)
+            processes = [left]
+            if apart:
+                processes = [
+                    [way | {"precisions": [name]}] for way in left for name in way["precisions"]
+                ]
+            for ways in filter(None, processes):
+                yield self.run(ways, folder, study)
+
+    def run(self, ways: list[dict], folder: Path, study: dict | None) -> Run:
+        """Return the run that trains these ways one after the other."""
+        first = ways[0]
+        changed = [{name: way[name] for name in way if way[name] != first[name]} for way in ways]
+        minutes = self.minutes * sum(len(way["precisions"]) for way in ways)
+        run = Run(self.notebook, first, folder, minutes, study=study, given=self.given)
+        return run._replace(ways=tuple(changed))
+
+
+def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
+    """Return the ways with those precisions whose run_ids are not planned yet, and add these."""
+    found = []
+    for way in ways:
+        run_ids = {name: run_id_of(notebook, way, name) for name in way["precisions"]}
+        left = [name for name in run_ids if run_ids[name] not in planned]
+        planned.update(run_ids.values())
+        if left:
+            found.append(way | {"precisions": left})
+    return found
+
+
 def for_cards(precisions: list[str], lacking: Collection[str]) -> list[str]:
     """Return the precisions that the cards here can run, where fp32 stands in for TF32.
 
@@ -163,36 +213,61 @@ def for_cards(precisions: list[str], lacking: Collection[str]) -> list[str]:
     return [one for one in dict.fromkeys(found) if one not in lacking] or precisions
 
 
-def new_ways(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
-    """Return ways with the precisions that are not planned yet, and add these to what is planned."""
-    found = []
-    for way in ways:
-        ids = {precision: run_id_of(notebook, way, precision) for precision in way["precisions"]}
-        new = [precision for precision in ids if ids[precision] not in planned]
-        planned.update(ids.values())
-        if new:  # none where entries overlap
-            found.append(way | {"precisions": new})
-    return found
+def overrides_for(
+    notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
+    known = {name: overrides[name] for name in overrides if name in declared.model_fields}
+    start = f"{notebook}."
+    only_here = {
+        name.removeprefix(start): overrides[name] for name in overrides if name.startswith(start)
+    }
+    return known | only_here
 
 
-def one_precision_each(ways: list[dict]) -> list[list[dict]]:
-    """Return the ways of each process where every training has one of its own."""
-    return [[way | {"precisions": [one]}] for way in ways for one in way["precisions"]]
+def swept_settings(
+    entry: dict,
+    notebooks: Path,
+    overrides: Mapping[str, Any],
+    room: int,
+    lacking: Collection[str] = (),
+) -> list[Setting]:
+    """Return what an entry of a study asks for, where the overrides win over all that it sets.
 
-
-def run_of(
-    notebook: Path,
-    folder: Path,
-    ways: list[dict],
-    minutes: float,
-    study: dict | None,
-    given: tuple[str, ...],
-) -> Run:
-    """Return the run that trains ways one after the other; `minutes` are those of a training."""
-    first = ways[0]
-    changes = [{key: way[key] for key in way if way[key] != first[key]} for way in ways]
-    count = sum(len(way["precisions"]) for way in ways)
-    return Run(notebook, first, folder, count * minutes, 0, study, given, tuple(changes))
+    Precisions that the cards are `lacking` are left out, unless an override asks for them.
+    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise UserError
+    at the first value that the notebook would refuse, and at more than `room` runs.
+    """
+    name = entry["notebook"]
+    path = notebooks / f"{name}.ipynb"
+    declared, cell = parameters_of(path)
+    asked = overrides_for(name, declared, overrides)
+    given = cell | entry.get("parameters", {})
+    swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
+    usual = entry.get("repeats", 1)
+    repeats = overrides.get("repeats", usual)
+    if math.prod(map(len, swept.values())) * repeats > room:
+        raise UserError(
+            f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
+        )
+    settings = []
+    for values in itertools.product(*swept.values()):
+        combination = dict(zip(swept, values, strict=True))
+        try:
+            ways = [
+                checked(name, given | combination | way | asked, declared).model_dump()
+                for way in entry.get("ways", [{}])
+            ]
+        except UserError as error:
+            raise UserError(f"notebook {name}: {error}") from None
+        for way in ways if "precisions" not in asked else ():
+            way["precisions"] = for_cards(way["precisions"], lacking)
+        first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
+        names = tuple({*given, *combination, *asked, *OF_THE_RUN})
+        settings.append(Setting(path, ways, names, range(first, first + repeats), 0))
+    trainings = sum(len(way["precisions"]) for setting in settings for way in setting.ways)
+    minutes = entry.get("minutes", 1) / usual / trainings
+    return [setting._replace(minutes=minutes) for setting in settings]
 
 
 def plan(
@@ -205,89 +280,52 @@ def plan(
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    A run trains all precisions one after the other, and so the ways of its entry. A precision that
-    the `cards` here lack is not planned, unless an override asks for it. On a GPU each
+    A run trains all precisions one after the other, and so the ways of its entry. On a GPU each
     training gets a process of its own where there are several repetitions, because then its times
     get an interval, and the process is the unit of that. The runs of a comparison differ in
     precision, way and repetition only and go to one GPU. In an interleaved study that holds for all
-    runs of a notebook, because they are compared as the steps of a ladder. Swept seeds are numbered
-    as repetitions, so that only the first of them explains. An override of `repeat` leaves that
-    repetition alone, as for another host. Raise UserError at the first value that a notebook would
-    refuse.
+    runs of a notebook, because they are compared as the steps of a ladder. An override of `repeat`
+    leaves that repetition alone, as for another host. Raise UserError at the first value that a
+    notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
     left_out = []
     for entry in study["runs"]:
         name = entry["notebook"]
-        path = notebooks / f"{name}.ipynb"
-        declared, cell = parameters_of(path)
-        if not on_gpu and "cpu" not in entry:
-            left_out.append(name)
-            continue
-        own = {key: value for key, value in overrides.items() if key in declared.model_fields}
-        own |= {
-            key[len(name) + 1 :]: value
-            for key, value in overrides.items()
-            if key.startswith(f"{name}.")
-        }
-        given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
-        given |= entry.get("small", {}) if on_gpu and cards.small else {}
-        sweep = entry.get("sweep", {}) if on_gpu else {}
-        usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
-        repeats = overrides.get("repeats", usual)
-        if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
-            raise UserError(
-                f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
-                f"to {MOST_REPEATS}."
-            )
-        swept = {key: sweep[key] for key in sweep if key not in own}
-        if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
-            raise UserError(
-                f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
-            )
-        combinations = [
-            dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
-        ]
-        ways = entry.get("ways", [{}]) if on_gpu else [{}]
-        try:
-            values = [
-                [checked(name, given | one | way | own, declared).model_dump() for way in ways]
-                for one in combinations
-            ]
-        except UserError as error:
-            raise UserError(f"notebook {name}: {error}") from None
-        if "precisions" not in own:
-            for one in itertools.chain(*values):
-                one["precisions"] = for_cards(one["precisions"], cards.lacking)
-        # of a training
-        minutes = entry.get("minutes", 1) / usual
-        minutes /= sum(len(one["precisions"]) for one in itertools.chain(*values))
-        for combination, of_ways in zip(combinations, values, strict=True):
-            first = (
-                repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
-            )
-            comparison = (
-                name
-                if study.get("interleaved")
-                else run_id_of(name, of_ways[0] | {"repeat": 0}, "any")
-            )
-            set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
-            for number in range(first, first + repeats):
-                here = {"output_dir": relative_to_root(folder), "repeat": number}
-                new = new_ways(name, [one | here for one in of_ways], planned)
-                processes = one_precision_each(new) if repeats > 1 and on_gpu else [new]
-                for process in filter(None, processes):
-                    run = run_of(path, folder, process, minutes, study.get("about"), set_here)
-                    comparisons.setdefault(comparison, []).append(run)
-    ordered = [in_order(runs, key) for key, runs in comparisons.items()]
-    alone = overrides.get("repeat")
-    kept = [
-        [run for run in runs if alone in (None, run.parameters.get("repeat"))] for runs in ordered
-    ]
-    if any(ordered) and not any(kept):
+        if not on_gpu:
+            if "cpu" not in entry:
+                left_out.append(name)
+                continue
+            entry = entry | {"parameters": entry["cpu"], "sweep": {}, "repeats": 1, "ways": [{}]}
+        elif cards.small:
+            entry = entry | {"parameters": entry.get("parameters", {}) | entry.get("small", {})}
+        room = MOST_RUNS - len(planned)
+        for setting in swept_settings(entry, notebooks, overrides, room, cards.lacking):
+            comparison = name
+            if not study.get("interleaved"):
+                comparison = run_id_of(name, setting.ways[0] | {"repeat": 0}, "any")
+            apart = on_gpu and len(setting.repetitions) > 1
+            runs = [*setting.runs(folder, study.get("about"), apart, planned)]
+            comparisons.setdefault(comparison, []).extend(runs)
+    ordered = [in_order(runs, key) for key, runs in comparisons.items() if runs]
+    return one_repetition(ordered, overrides.get("repeat")), left_out
+
+
+def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Comparison]:
+    """Return the comparisons with the repetition of this number alone, or whole where it is None.
+
+    Raise UserError where no run is left.
+    """
+    if number is None:
+        return comparisons
+    kept = []
+    for runs in comparisons:
+        if chosen := [run for run in runs if run.parameters["repeat"] == number]:
+            kept.append(chosen)
+    if comparisons and not kept:
         raise UserError(
             "the repetition of -p repeat is not planned, because they count from 0 to "
             "`repeats` less one."
         )
-    return list(filter(None, kept)), left_out
+    return kept

@@ -21,7 +21,7 @@ from ..report.files import checked_study
 from ..report.words import model_name, precision_name, short, short_name, way_name
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
-from ..store.record import OF_ONE_RUN, read_run
+from ..store.record import read_run
 from .plan import Comparison
 
 LOG = logging.Logger("mixed_precision.runner", logging.INFO)
@@ -125,11 +125,13 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
         return None
     axis = checked_study(record["study"] or {}, "the record").compares()
     runs, to_come = alike(record, comparison, axis)
-    base = next((one for one in reversed(axis.bases) if one in runs or one in to_come), "")
-    own = axis.arm_of(record)
+    own, known = axis.arm_of(record), {*runs, *to_come}
+    base = ([""] + [one for one in axis.bases if one in known])[-1]
     words = []
-    for arm in runs if own == base else [own] if own in runs else []:
-        ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, []))) if arm != base else None
+    for arm in runs:
+        if arm == base or own not in (arm, base):
+            continue
+        ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, [])))
         if ratio and not (ratio["untrained"] or ratio["unlike"]):
             words.append(f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
     return f"{way_of(record)}, over {short_name(base)}: {', '.join(words)}" if words else None
@@ -141,21 +143,18 @@ def alike(
     """Return ({arm: ok records}, arms to come) of the trainings that differ from a run in their arm
     alone.
     """
-    settings, runs, to_come = record["settings"], {}, set()
-    free = {*OF_ONE_RUN, *axis.settings}
+    runs: dict[str, list[dict]] = {}
+    to_come = set()
     for run in comparison:
         for run_id, (parameters, precision) in run.trainings.items():
-            one = read_run(run.record_paths[run_id])
-            planned = {"precision": precision, "settings": parameters}
-            if one is None:
-                same = all(
-                    settings.get(name) == value
-                    for name, value in parameters.items()
-                    if name not in free
-                )
-                to_come |= {axis.arm_of(planned)} if same else set()
-            elif one["status"] == "ok" and axis.rest_of(one) == axis.rest_of(record):
-                runs.setdefault(axis.arm_of(one), []).append(one)
+            found = read_run(run.record_paths[run_id])
+            other = found or record | {"precision": precision, "settings": parameters}
+            if axis.rest_of(other) != axis.rest_of(record):
+                continue
+            if found is None:
+                to_come.add(axis.arm_of(other))
+            elif found["status"] == "ok":
+                runs.setdefault(axis.arm_of(other), []).append(other)
     return runs, to_come
 
 
