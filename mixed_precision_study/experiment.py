@@ -81,7 +81,7 @@ EXPLAINED_STEPS = 20  # of a training that only serves an explanation; at most o
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-FOR_TRAINER = {*get_args(OfATraining)} - {"precisions", "channels_last"}
+FOR_TRAINER = {*get_args(OfATraining)} - {"precisions", "channels_last", "cudnn_benchmark"}
 
 
 @dataclass
@@ -432,7 +432,7 @@ class Experiment:
         matmul: Any = torch.backends.cuda.matmul
         matmul.allow_fp16_accumulation = False  # PyTorch's default
         record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
-        allow_search(several_shapes=bool(data.shapes))
+        allow_search(wanted=settings.cudnn_benchmark and not data.shapes)
         size = record.batch_size_used or settings.batch_size
         if size == "max":
             size = largest_batch(

@@ -46,6 +46,7 @@ OfATraining = Literal[
     "channels_last",
     "execution",
     "compile_mode",
+    "cudnn_benchmark",
     "scaler",
     "rounding",
     "loss_scale",
@@ -137,6 +138,8 @@ class Common(Parameters):
     """folder for the run records"""
     compile_mode: CompileMode = "default"
     """coordinate-descent, max-autotune-no-cudagraphs"""
+    cudnn_benchmark: bool = True
+    """cuDNN times its algorithms at each new shape; PyTorch does not by default"""
     scaler: Literal["pytorch", "device"] = "pytorch"
     """or "device": no step waits to read about overflows"""
     rounding: Literal["nearest", "stochastic"] = "nearest"

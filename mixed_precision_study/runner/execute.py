@@ -116,7 +116,8 @@ def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> N
     if reason:  # it ended while it explained, and would so again
         for path in run.record_paths.values():
             tell_why_unexplained(path, reason)
-        say(f"{device.label}  {run.name} went wrong after its record: {reason}")
+        said = f"went wrong after its record: {reason}"
+        say(f"{device.label}  {run.title} {said}", f"{device.label}  {run.name} {said}")
     elif {record["status"] for record in records.values()} == {"ok"}:
         run.log_path.unlink(missing_ok=True)
 

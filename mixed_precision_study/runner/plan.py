@@ -176,6 +176,8 @@ class Setting(NamedTuple):
             changes = {"output_dir": place, "repeat": number}
             left = unplanned(self.notebook.stem, [way | changes for way in self.ways], planned)
             processes = [left]
+            if share_algorithms(left):
+                processes = [[way] for way in left]
             if apart:
                 processes = [
                     [way | {"precisions": [name]}] for way in left for name in way["precisions"]
@@ -190,6 +192,16 @@ class Setting(NamedTuple):
         minutes = self.minutes * sum(len(way["precisions"]) for way in ways)
         run = Run(self.notebook, first, folder, minutes, study=study, given=self.given)
         return run._replace(ways=tuple(changed))
+
+
+def share_algorithms(ways: list[dict]) -> bool:
+    """Return whether one way would get the algorithms of another, because both convolve in one
+    layout and only one searches.
+
+    PyTorch keeps its choice for each layout, searched or not, as long as the process lives.
+    """
+    chosen = {(way.get("channels_last"), way["cudnn_benchmark"]) for way in ways}
+    return len(dict(chosen)) < len(chosen)
 
 
 def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:

@@ -171,8 +171,10 @@ def table(folder: Path) -> str:
 
     tables = read_tables(folder)
     arms = tables.arms if tables.on_cpu else tables.compared_arms or tables.arms
-    parts = tables.comparisons[["name", "way", "more"]].itertuples(index=False)
-    names = [", ".join(filter(None, one)) for one in parts]
+    names = []
+    for name, way, more in tables.comparisons[["name", "way", "more"]].itertuples(index=False):
+        labels = [one for one in more.split(", ") if not one.startswith(("without ", "no "))]
+        names.append(", ".join(filter(None, [name, way, *labels])))
     rows: dict[str, dict] = {}
     for bar in tables.bars[tables.bars.arm.isin(arms)].itertuples():
         name = names[bar.comparison]

@@ -82,7 +82,7 @@ EAGER, GRAPH = ["tf32", "amp_bf16", "amp_fp16", "fp32"], ["tf32", "amp_bf16", "a
         ),
         # where ways become one, nothing is trained twice
         (
-            [("execution", "compile"), ("channels_last", "true")],
+            [("execution", "compile"), ("channels_last", "true"), ("cudnn_benchmark", "true")],
             USUAL_CARDS,
             [("compile", EAGER)],
         ),
@@ -95,6 +95,18 @@ def test_one_process_trains_all_ways_in_the_order_of_the_study(tmp_path, pairs, 
         # what EfficientNet's graph reserves in fp32 is more than a T4 has
         small = cards.small and run.notebook.stem == "efficientnet_regression"
         assert (run.parameters["batch_size"] == 16) == small
+
+
+def test_a_way_never_gets_the_algorithms_that_another_one_has_chosen(tmp_path):
+    """PyTorch keeps them for each layout, so a way that searches has a process of its own there."""
+    for runs in planned(tmp_path, "quick", ("channels_last", "true")):
+        convolves = runs[0].notebook.stem != "lstm_language_model"
+        assert len(runs) == 1 + convolves and len(runs[0].ways) == 2 - convolves
+        found = {run.parameters["cudnn_benchmark"] for run in runs}
+        assert found == ({False, True} if convolves else {True})
+        assert sum(len(run.trainings) for run in runs) == 7
+    for (run,) in planned(tmp_path, "quick-compiled"):
+        assert [len(run.ways), len(run.trainings)] == [3, 10]
 
 
 def test_a_training_among_ways_is_the_run_that_it_would_be_alone(tmp_path):
