@@ -31,7 +31,7 @@ from .tables import (
     said_of_found,
     training_row,
 )
-from .words import METRICS, ORDER, count, listed, plain, precision_name, setting_name, short
+from .words import METRICS, ORDER, count, listed, plain, precision_name, short, way_name
 
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
     (
@@ -493,11 +493,9 @@ def show(records: list[RunRecord]) -> None:
     ways: dict[str, list[RunRecord]] = {}
     for record in records:
         ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
-    first, *others = [json.loads(settings) for settings in ways]
-    differing = [name for name in first if any(one[name] != first[name] for one in others)]
     for way in ways.values():
-        if differing:
-            print("\n" + ", ".join(setting_name(name, way[0].settings[name]) for name in differing))
+        if len(ways) > 1:
+            print(f"\n{way_name(way[0].settings['execution'])}")
         show_way(way)
 
 

@@ -31,7 +31,7 @@ from .results import MANY, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
 from .settings import growth_section, steps_section
 from .tables import Tables, bars_of
-from .words import AMP, bare, count, in_way, listed, plain, short, span, times
+from .words import AMP, NOT_TRIED, bare, count, in_way, listed, plain, short, span, times
 
 MOST_MODELS = 6  # with more models the study's own figure opens the report
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
@@ -102,6 +102,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
+    if {str(one["compute_capability"])[:2] for one in tables.trainings.record} <= {"6.", "7."}:
+        said.append(NOT_TRIED)
     if tables.on_cpu:
         return said[0]
     if title != found or "times as fast" not in title:

@@ -20,6 +20,7 @@ import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
 from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
+from ..report.words import NOT_TRIED
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
@@ -47,10 +48,6 @@ STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 MOST_MINUTES = 120  # of a study whose time is told in minutes
-NOT_TRIED = (
-    "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
-    " such a card, as a T4."
-)
 EXAMPLES = """examples:
   python run_all.py                        eager mode and a CUDA graph, three models, about 6 minutes
   python run_all.py quick-compiled         a compiled CUDA graph besides, about a quarter of an hour

@@ -201,7 +201,7 @@ def cells_of(bar: Any, on_cpu: bool) -> dict:
     changes = {"memory": -bar.saved, "energy": bar.energy - 1}
     for name, change in changes.items():
         found[name] = "" if isnan(change) else f"{round(100 * change):+d}%"
-    return {(f"{bar.short} over {bar.base_short}", name): text for name, text in found.items()}
+    return {(f"{bar.short}/{bar.base_short}", name): text for name, text in found.items()}
 
 
 def cautions_of(records: list[dict]) -> list[str]:

@@ -162,7 +162,7 @@ def test_the_table_of_a_card_without_tf32_compares_with_fp32(ended, tmp_path):
     ended("amp_bf16", status="oom", reason="no room")
     ended("o2_fp16", seconds=[2.0] * 3)  # titles do not speak of it
     said = table(tmp_path)
-    assert "fp16 over fp32" in said and "TF32" not in said
+    assert "fp16/fp32" in said and "TF32" not in said
     found = cells(said)["ResNet-18, eager"]
     assert (found[0], found[-1], len(found)) == ("1.50x", "oom", 4)
 
