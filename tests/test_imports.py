@@ -38,6 +38,7 @@ RULES = {  # module or room: all that it may import of the package
         "judge.ratios",
         "measure.nvml",
         "measure.order",
+        "report.findings",
         "report.place",
         "report.selection",
     }

@@ -8,6 +8,7 @@ from operator import itemgetter
 from statistics import median
 
 from ..store.record import is_explanation, last_metric
+from .finding import Finding
 
 LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
 # the same where the baseline has not learned, so that no lucky seed is the measure
@@ -88,37 +89,39 @@ def find_diverged(
     records: Iterable[dict],
     arm_of: Callable[[dict], str] = itemgetter("precision"),
     bases: Iterable[str] = BASES,
-    others: str = "another precision",
-) -> dict[str, str]:
-    """Return {run_id: reason} of the ok runs that did not train.
+) -> dict[int, Finding]:
+    """Return {place in records: reason} of the ok runs that did not train.
 
-    Most of their steps were skipped, or they learned nothing where `others` did.
-
-    A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump
-    does not count.
+    The reason is "overflow", most of their steps were skipped; "not_finite", the last metric is not
+    where another run's is; or "chance", a gain below CHANCE of the gain to expect. One jump of the
+    metric does not count.
     """
-    ok_runs = [
-        settled(record)
-        for record in records
+    ok_runs = {
+        place: settled(record)
+        for place, record in enumerate(records)
         if record["status"] == "ok" and not is_explanation(record)
-    ]
+    }
     gains: dict[str, list[float]] = {}
-    for record in ok_runs:
-        gain = gain_over_chance(record)
-        gains.setdefault(arm_of(record), []).extend([] if gain is None else [gain])
+    for record in ok_runs.values():
+        if (gain := gain_over_chance(record)) is not None:
+            gains.setdefault(arm_of(record), []).append(gain)
     expected = gain_to_expect(gains, bases)
-    any_metric = any(last_metric(record) is not None for record in ok_runs)
-    found = {}
-    for record in ok_runs:
-        gain = gain_over_chance(record)
-        if skipped_fraction(record) > MOST:
-            found[record["run_id"]] = (
-                f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
-            )
-        elif record["metric"] and last_metric(record) is None and any_metric:
-            found[record["run_id"]] = f"its last metric is not finite where {others} has one"
-        elif expected and gain is not None and gain < CHANCE * expected[0]:
-            share = f"{gain:.0%} of the way from chance to perfect"
-            reached = f"{others} ({expected[1]}) reached {expected[0]:.0%}"
-            found[record["run_id"]] = f"ended no better than chance ({share}) where {reached}"
-    return found
+    any_metric = any(last_metric(record) is not None for record in ok_runs.values())
+    reasons = {
+        place: why_diverged(record, expected, any_metric) for place, record in ok_runs.items()
+    }
+    return {place: reason for place, reason in reasons.items() if reason}
+
+
+def why_diverged(
+    record: dict, expected: tuple[float, str] | None, any_metric: bool
+) -> Finding | None:
+    """Return why an ok run counts as diverged, see find_diverged(), or None."""
+    if (skipped := skipped_fraction(record)) > MOST:
+        return Finding("overflow", values={"share": skipped})
+    if record["metric"] and last_metric(record) is None and any_metric:
+        return Finding("not_finite")
+    gain = gain_over_chance(record)
+    if expected and gain is not None and gain < CHANCE * expected[0]:
+        return Finding("chance", expected[1], {"gain": gain, "expected": expected[0]})
+    return None

@@ -11,7 +11,7 @@ from .stats import exponential, interval
 FEWEST_SEEDS = 3  # for an interval
 # with three or four, equal precisions may happen to differ or to agree
 FEWEST_SEEDS_FOR_OUTCOME = 5
-EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "inconclusive"
+EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not_worse", "inconclusive"
 WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 

@@ -18,6 +18,7 @@ from .conditions import (
     host_of,
     no_outcome_in,
 )
+from .finding import Finding
 from .stats import exponential, half_width, interval, p_value
 from .trained import quality_lost, why_not_trained
 
@@ -164,8 +165,8 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     blocks = geometric(float(np.median(block_ratios(*pair))) for pair in usable)
     differing = differences_in(usable)
     if len(fair) < len(pairs):
-        slowed = f"{len(pairs) - len(fair)} of {len(pairs)} pairs were slowed by heat or hardware"
-        differing.append(f"{slowed} and are left out")
+        counts = {"number": len(pairs) - len(fair), "total": len(pairs)}
+        differing.append(Finding("left_out", values=counts))
     return {
         **found,
         "seeds": len({own["settings"]["seed"] for own, _ in usable}),

@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from .dots import dots, dots_note, ratio_rows
+from .findings import outcome_words, said_of_made_up
 from .names import AMP, bare, in_way
 from .section import Cards, Heading, Section
 from .tables import Tables, bars_of
@@ -115,7 +115,8 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
         return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
-    within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
+    kept = one.outcome in AS_GOOD
+    within = "no loss beyond the margin" if kept else outcome_words(one.outcome)
     return f"{name}: {within}, {one.seeds} seeds"
 
 

@@ -18,6 +18,7 @@ from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from .charts import PANEL, SOFT, STATUS
+from .findings import outcome_words
 from .names import AMP, COLOURS, precision_name
 from .section import Section
 from .tables import Tables, alike, bars_of
@@ -309,7 +310,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "precision": pairs.precision.map(precision_name),
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
-        "outcome": pairs.outcome.str.partition(":")[0],
+        "outcome": pairs.outcome.map(outcome_words).str.partition(":")[0],
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats": texts(pairs.above, "{:+.3f}"),

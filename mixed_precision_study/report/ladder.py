@@ -11,6 +11,7 @@ import pandas as pd
 from ..judge.axis import Axis, arm_named
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
 from .dots import dots, dots_note, drawn_as
+from .findings import outcome_words
 from .growth import ratio_texts, texts
 from .names import arm_name, bare, precision_name
 from .section import Section
@@ -141,7 +142,8 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(ways):
         fallen = ways.outcome.isin(DIFFERENT) & ~corrected(ways.p)
-        ways["outcome"] = ways.outcome.where(~fallen, ways.outcome + ", not after correction")
+        ways["told"] = ways.outcome.map(outcome_words)
+        ways["told"] = ways.told.where(~fallen, ways.told + ", not after correction")
     return ways
 
 
@@ -196,7 +198,7 @@ def section(tables: Tables) -> Section:
             "over the step before": ratio_texts(
                 steps[["gain_ratio", "gain_low", "gain_high"]].set_axis(LIMITS[:3], axis=1)
             ),
-            "outcome": steps.gain_outcome.fillna("–"),
+            "outcome": steps.gain_outcome.map(outcome_words, na_action="ignore").fillna("–"),
             "peak, GiB": texts(steps.gib, "{:.2f}"),
             "last metric": texts(steps.metric, "{:.3g}"),
         }
@@ -222,7 +224,7 @@ def section(tables: Tables) -> Section:
                 ~wide, [*map(range_of_hosts, ways.itertuples())]
             ),
             "n": ways.processes.where(~wide, ways.hosts),
-            "outcome": ways.outcome,
+            "outcome": ways.told,
             "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(

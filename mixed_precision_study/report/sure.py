@@ -9,23 +9,22 @@ import pandas as pd
 
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT, FEW_HOSTS
+from .findings import SOFTWARE_AND_HOST
 from .section import Section
 from .tables import Tables
 from .words import count
 
-CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
-    (
-        "always ran before",
-        "one side always ran first, so a drift of the host may look like a difference",
-    ),
-    ("was run", "the two sides had different places in the order of their process"),
-    ("clock", "the clocks of the two sides differed"),
-    ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
-    ("kernel of", "the processes of the two sides were started in different ways"),
-    ("throttled", "one side was throttled"),
-    ("shared", "one side shared its GPU"),
-    ("power limit", "one side ran at the card's power limit"),
-)
+CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
+    "order": "one side always ran first, so a drift of the host may look like a difference",
+    "place": "the two sides had different places in the order of their process",
+    "clock": "the clocks of the two sides differed",
+    "one_clock": "the clocks of the two sides differed",
+    "left_out": "pairs that heat or hardware slowed are left out",
+    "forked": "the processes of the two sides were started in different ways",
+    "throttled": "one side was throttled",
+    "shared": "one side shared its GPU",
+    "power_limit": "one side ran at the card's power limit",
+}
 
 
 def section(tables: Tables) -> Section:
@@ -156,9 +155,9 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             "Eager times depend on the host, so their intervals hold for this host and "
             "may not hold for others."
         )
-    differing = [text for texts in ratios.differences for text in texts]
-    cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
-    if any(" against " in one and "clock" not in one for one in differing):
+    codes = {found.code for differing in ratios.differences for found in differing}
+    cautions = list(dict.fromkeys(text for code, text in CAUTIONS.items() if code in codes))
+    if codes & SOFTWARE_AND_HOST.keys():
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
         said.append(

@@ -26,6 +26,7 @@ from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric
+from .findings import outcome_words, said
 from .names import (
     AMP,
     COLOURS,
@@ -56,6 +57,7 @@ IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
+REASONS = ("unlike", "one_order", "untrained", "lost")  # of a ratio, each a Finding
 FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
@@ -266,8 +268,11 @@ class Tables:
             ]
             quality = self.quality.drop(columns="precision")
             quality = quality.set_index(["comparison", "arm", "base"])
+            quality["outcome"] = quality.outcome.map(outcome_words)
             ratios = self.ratios.assign(
-                differences=["; ".join(found) for found in self.ratios.differences]
+                outcome=self.ratios.outcome.map(outcome_words),
+                differences=["; ".join(map(said, found)) for found in self.ratios.differences],
+                **{name: self.ratios[name].map(said, na_action="ignore") for name in REASONS},
             )
             tables["ratios.csv"] = ratios.join(named, on="comparison")
             if len(quality):
@@ -393,15 +398,10 @@ def place_of(runs: list[dict]) -> list:
 
 
 def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
-    """Mark the runs that learned nothing where `others` did.
-
-    Runs of several machines may share a run id.
-    """
-    numbered = {str(index): run for index, run in enumerate(runs)}
+    """Mark the runs that learned nothing where `others` did."""
     others = others or f"another {' and '.join(axis.settings)}"
-    copies = [run | {"run_id": name} for name, run in numbered.items()]
-    for name, reason in find_diverged(copies, axis.arm_of, axis.bases, others).items():
-        numbered[name].update(status="diverged", reason=reason)
+    for place, reason in find_diverged(runs, axis.arm_of, axis.bases).items():
+        runs[place].update(status="diverged", reason=said(reason, others=others))
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
@@ -577,9 +577,7 @@ def note_graph_gains(tables: Tables) -> None:
             found = tables.between(tables.runs(by_way["cuda_graph"], arm), eager)
             if found and found["outcome"] in DIFFERENT and found["low"] > SAME_TO:
                 for run in eager:
-                    run["graph_gain"] = (
-                        f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
-                    )
+                    run["graph_gain"] = {name: found[name] for name in ("ratio", "low", "high")}
 
 
 def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
-from .names import ORDER, precision_name
+from ..judge.bottleneck import ARITHMETIC, IDLE, find_bottleneck, longest_others, remedies_of
+from .findings import LIMITS, shares, tried
 from .panels import add_panels, middle_runs, timed_trainings
 from .section import Section
 from .tables import Tables
@@ -32,7 +32,7 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     )
     ms = steps.step_ms.astype(float)
     steps = steps.assign(
-        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record]
+        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0].code for record in steps.record]
     )
     other = {"other kernels": ms * busy * (1 - share)}
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
@@ -64,16 +64,13 @@ def section(tables: Tables) -> Section:
     add_panels(section, bars, "step_time", STEP_PARTS)
     rows = []
     for row in steps.itertuples():
-        advice = advice_of(row.limit, row.record).removeprefix(": try ")
-        for key in ORDER:
-            advice = advice.replace(key, precision_name(key))
         cells = {
             "model": row.name,
             "way": row.block,
             ", ".join(tables.axis.settings): row.short,
-            "limited by": row.limit,
-            "largest other kernels": longest_others(row.record),
-            "try": advice or "-",
+            "limited by": LIMITS[row.limit],
+            "largest other kernels": shares(longest_others(row.record)),
+            "try": tried(remedies_of(row.limit, row.record)) or "-",
         }
         rows.append(cells)
     section.table(rows)
