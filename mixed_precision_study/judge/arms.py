@@ -2,6 +2,7 @@
 
 import statistics
 
+from .axis import grouped
 from .conditions import fairly_timed, host_of
 from .equivalence import quality_difference
 from .ratios import (
@@ -10,7 +11,7 @@ from .ratios import (
     is_graph,
     paired_ratio,
     paired_runs,
-    seconds_of_epoch,
+    ratio_of_means,
     unpaired_ratio,
 )
 from .trained import by_seed
@@ -50,8 +51,8 @@ def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
         return None
     if found := paired_ratio(paired_runs(own, base)):
         return found
-    mine, theirs = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
-    return unpaired_ratio(theirs / mine)
+    ratio = ratio_of_means(own, base)
+    return None if ratio is None else unpaired_ratio(ratio)
 
 
 def over_hosts(own: list[dict], base: list[dict]) -> dict:
@@ -60,21 +61,14 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict:
     A graph repeats within 3% on any host and eager times belong to theirs, so the ratio is the
     median of the hosts.
     """
-    hosts = dict.fromkeys(map(host_of, base))
+    hosts = grouped(base, host_of).values()
     eager = (base[0]["settings"].get("execution") or "eager") == "eager"
     if not is_graph(own[0]) or not eager or len(hosts) < FEWEST_HOSTS:
         return {}
-    mine = seconds_of_epoch(fairly_timed(own))
-    ratios = []
-    for host in hosts:
-        theirs = [run for run in base if host_of(run) == host]
-        ratios.append(seconds_of_epoch(fairly_timed(theirs)) / mine)
-    return unpaired_ratio(statistics.median(ratios)) | {
-        "hosts": len(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "outcome": FEW_HOSTS,
-    }
+    ratios = [ratio for runs in hosts if (ratio := ratio_of_means(own, runs)) is not None]
+    ends = {"lowest": min(ratios), "highest": max(ratios)}
+    found = unpaired_ratio(statistics.median(ratios)) | ends
+    return found | {"hosts": len(ratios), "outcome": FEW_HOSTS}
 
 
 def peak_gib(record: dict) -> float | None:

@@ -12,6 +12,14 @@ SIZES = "sizes"  # not multiples of 8
 OTHER_KERNELS = "other_kernels"
 ON_TENSOR_CORES, WITHOUT_TENSOR_CORES = "on_tensor_cores", "without_tensor_cores"
 NOT_PROFILED = "not_profiled"
+TO_TRY = {
+    LOADING: ("more_workers", "data_on_gpu"),
+    LAUNCHES: ("larger_batch", "graph"),
+    GRAPH_GAIN: ("larger_batch", "graph"),
+    SIZES: ("round_sizes",),
+    OTHER_KERNELS: ("channels_last", "compile", "16_bits"),
+    WITHOUT_TENSOR_CORES: ("tensor_cores",),
+}
 
 
 def find_bottleneck(record: dict) -> list[Finding]:
@@ -21,7 +29,7 @@ def find_bottleneck(record: dict) -> list[Finding]:
     ON_TENSOR_CORES or WITHOUT_TENSOR_CORES; NOT_PROFILED where the kernels are not known.
 
     Where the same training was faster as a CUDA graph beyond the margin (`graph_gain`, which a
-    report notes as ratio, low and high), launches are the limit, although the GPU idles less than
+    report notes as a Finding), launches are the limit, although the GPU idles less than
     IDLE, because a graph removes nothing else.
     """
     families = dict(record["kernel_family_fractions"])
@@ -32,7 +40,7 @@ def find_bottleneck(record: dict) -> list[Finding]:
     if idle >= IDLE:
         return causes_of_idleness(idle, waiting)
     if gain := record.get("graph_gain"):
-        return [Finding(GRAPH_GAIN, values={**gain, "idle": idle})]
+        return [Finding(GRAPH_GAIN, values={"gain": gain, "idle": idle})]
     found = limits_of_kernels(record, families)
     if idle >= IDLE / 2 and waiting >= idle / 2:
         found.append(Finding("also_idle", values={"idle": idle, "waiting": waiting}))
@@ -78,21 +86,15 @@ def longest_others(record: dict) -> dict[str, float]:
 
 
 def remedies_of(code: str, record: dict) -> list[str]:
-    """Return what to try next against a limit, each as a code, what is not done yet alone."""
+    """Return what to try next against a limit: those codes of TO_TRY that are not done yet."""
     settings = record["settings"]
     execution = settings.get("execution")
     in_32_bits = record["precision"] in ("fp32", "tf32")
-    launches = code in (LAUNCHES, GRAPH_GAIN)
-    other = code == OTHER_KERNELS
     fits = {
-        "more_workers": code == LOADING,
-        "data_on_gpu": code == LOADING,
-        "larger_batch": launches,
-        "graph": launches and execution in ("eager", "compile"),
-        "round_sizes": code == SIZES,
-        "channels_last": other and settings.get("channels_last") is False,
-        "compile": other and execution in ("eager", "cuda_graph"),
-        "16_bits": other and in_32_bits,
-        "tensor_cores": code == WITHOUT_TENSOR_CORES and in_32_bits,
+        "graph": execution in ("eager", "compile"),
+        "channels_last": settings.get("channels_last") is False,
+        "compile": execution in ("eager", "cuda_graph"),
+        "16_bits": in_32_bits,
+        "tensor_cores": in_32_bits,
     }
-    return [remedy for remedy, fitting in fits.items() if fitting]
+    return [remedy for remedy in TO_TRY.get(code, ()) if fits.get(remedy, True)]

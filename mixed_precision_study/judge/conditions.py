@@ -31,11 +31,12 @@ def name_beside(record: dict, other: dict) -> str:
     """
     if record["precision"] != other["precision"]:
         return record["precision"]
-    key, others = dict(comparison_key(record)), dict(comparison_key(other))
-    differing = [name for name in key if key[name] != others.get(name)]
-    if "execution" in differing or not differing:
+    others = comparison_key(other)
+    differing = [item for item in comparison_key(record) if item not in others]
+    if not differing or "execution" in dict(differing):
         return record["settings"]["execution"]
-    return f"{differing[0]}={json.loads(key[differing[0]])}"
+    name, value = differing[0]
+    return f"{name}={json.loads(value)}"
 
 
 def slowdowns(record: dict) -> dict[str, float]:
@@ -139,11 +140,11 @@ def differences(own: dict, base: dict) -> list[Finding]:
     The codes are the fields of SOFTWARE and HOST, the names of KNOWN_OF_ONE, and those of
     order_difference(), clocks_apart() and conditions_of().
     """
-    found = []
-    for field in (*SOFTWARE, *HOST):
-        if own[field] != base[field]:
-            values = {"own": own[field] or None, "base": base[field] or None}
-            found.append(Finding(field, values=values))
+    found = [
+        Finding(field, values={"own": own[field], "base": base[field]})
+        for field in (*SOFTWARE, *HOST)
+        if own[field] != base[field]
+    ]
     for code, field in KNOWN_OF_ONE.items():
         having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0][field]]
         if len(having) == 1:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from statistics import fmean
 
-from .stats import exponential, interval
+from .stats import ends_of, exponential
 
 FEWEST_SEEDS = 3  # for an interval
 # with three or four, equal precisions may happen to differ or to agree
 FEWEST_SEEDS_FOR_OUTCOME = 5
 EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not_worse", "inconclusive"
+ENDS = ("low", "high", "low90", "high90")
 WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 
@@ -44,15 +45,12 @@ def quality_difference(
     )
     if not seeds:
         return None
-    if is_ratio:
-        changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
-    else:
-        changes = [own[seed] - base[seed] for seed in seeds]
-    found: dict = dict.fromkeys(("difference", "low", "high", "low90", "high90"))
+    level = math.log if is_ratio else float
+    changes = [level(own[seed]) - level(base[seed]) for seed in seeds]
+    found: dict = dict.fromkeys(("difference", *ENDS))
     found["difference"] = fmean(changes)
     if len(seeds) >= FEWEST_SEEDS:
-        found["low"], found["high"] = interval(changes, 0.95)
-        found["low90"], found["high90"] = interval(changes, 0.9)
+        found |= zip(ENDS, ends_of(changes), strict=True)
     if is_ratio:
         found = {
             name: None if value is None else exponential(value) - 1 for name, value in found.items()

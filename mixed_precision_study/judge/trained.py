@@ -3,13 +3,16 @@ quality lost is told.
 """
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from operator import itemgetter
+from statistics import fmean
 
 from ..store.record import last_metric
-from .conditions import name_beside
+from .axis import grouped
+from .conditions import Pair, name_beside
 from .divergence import LEARNED, gain_over_chance, settled, skipped_fraction
 from .equivalence import WORSE, direction_of, quality_difference
 from .finding import Finding
+from .stats import median_of_known
 
 FEW_SKIPPED = 10  # fewer skipped steps are the usual search for a loss scale
 SKIPPED = 0.01  # from this share of skipped steps on, a run made fewer updates than its baseline
@@ -17,16 +20,16 @@ NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")  # precisions whose weights lose smal
 HALF = 0.5  # of the baseline's gain over chance
 
 
-def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> Finding | None:
+def why_not_trained(pairs: Sequence[Pair]) -> Finding | None:
     """Return why one side of some pairs (run, base run) did not train, or None.
 
     It is "skipped", "no_metric" or "too_little".
     """
-    for side in (0, 1):
-        reason = why_skipped([pair[side] for pair in pairs]) or why_no_metric(pairs, side)
-        if reason:
+    own, base = zip(*pairs, strict=True)
+    for runs, others in ((own, base), (base, own)):
+        if reason := why_skipped(runs) or why_no_metric(runs, others):
             return reason
-    return why_too_little(pairs)
+    return why_too_little(own, base)
 
 
 def why_skipped(records: Sequence[dict]) -> Finding | None:
@@ -41,53 +44,48 @@ def why_skipped(records: Sequence[dict]) -> Finding | None:
     return Finding("skipped", worst["precision"], {"share": share})
 
 
-def why_no_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> Finding | None:
-    """Return "no_metric" where a run on one side was evaluated and has no finite last metric, or
-    None.
+def why_no_metric(runs: Sequence[dict], others: Sequence[dict]) -> Finding | None:
+    """Return "no_metric" where a run has no finite last metric although it or its counterpart was
+    evaluated, or None.
     """
-    for pair in pairs:
-        record, other = pair[side], pair[1 - side]
+    for record, other in zip(runs, others, strict=True):
         evaluated = record["metric"] or last_metric(other) is not None
         if evaluated and last_metric(record) is None:
             return Finding("no_metric", record["precision"], {"metric": record["metric_name"]})
     return None
 
 
-def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> Finding | None:
+def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
     """Return "too_little" with the medians of the last metrics, or None.
 
     It holds for runs that gained less than half of what their baseline, if it has learned, gained
     over chance.
     """
-    gain, base_gain = (median_gain([settled(pair[side]) for pair in pairs]) for side in (0, 1))
+    gain, base_gain = (
+        median_of_known(map(gain_over_chance, map(settled, side))) for side in (runs, base_runs)
+    )
     if gain is None or base_gain is None or base_gain < LEARNED or gain >= HALF * base_gain:
         return None
-    own, base = pairs[0]
-    last = ([last_metric(pair[side]) for pair in pairs] for side in (0, 1))
-    ends = [median(one for one in found if one is not None) for found in last]
-    values = {"metric": own["metric_name"], "own": ends[0], "base": ends[1]}
-    return Finding("too_little", name_beside(own, base), values | {"other": name_beside(base, own)})
-
-
-def median_gain(records: Sequence[dict]) -> float | None:
-    """Return the median gain over chance of some runs, or None where none is known."""
-    known = [gain for record in records if (gain := gain_over_chance(record)) is not None]
-    return median(known) if known else None
+    own, base = runs[0], base_runs[0]
+    values = {
+        "metric": own["metric_name"],
+        "own": median_of_known(map(last_metric, runs)),
+        "base": median_of_known(map(last_metric, base_runs)),
+        "other": name_beside(base, own),
+    }
+    return Finding("too_little", name_beside(own, base), values)
 
 
 def has_learned(records: Sequence[dict]) -> bool:
     """Return whether runs are known to have left chance behind: their median gain over it."""
-    gain = median_gain(records)
-    return gain is not None and gain >= LEARNED
+    return (median_of_known(map(gain_over_chance, records)) or 0) >= LEARNED
 
 
 def by_seed(records: Sequence[dict]) -> dict[int, float]:
     """Return {seed: last metric}. Repetitions of a seed count as their mean."""
-    found: dict[int, list[float]] = {}
-    for record in records:
-        if (value := last_metric(record)) is not None:
-            found.setdefault(record["settings"]["seed"], []).append(value)
-    return {seed: fmean(values) for seed, values in found.items()}
+    known = [(record["settings"]["seed"], last_metric(record)) for record in records]
+    seeds = grouped([pair for pair in known if pair[1] is not None], itemgetter(0))
+    return {seed: fmean(metric for _, metric in pairs) for seed, pairs in seeds.items()}
 
 
 def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
@@ -97,15 +95,14 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | N
     code is "lost", or "lost_by_rounding" where stochastic rounding is a remedy, and the values are
     the mean last metrics of equal seeds. Else return None.
     """
-    own, base = by_seed(runs), by_seed(base_runs)
     if not has_learned(base_runs):
         return None
-    first, one = runs[0], base_runs[0]
+    own, base, first, one = by_seed(runs), by_seed(base_runs), runs[0], base_runs[0]
     found = quality_difference(own, base, one)
     if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
         return None
-    beyond = first["precision"] in NO_FP32_WEIGHTS or found["outcome"] == WORSE
-    if not beyond or direction_of(found, one["metric_better"]) != WORSE:
+    sure = first["precision"] in NO_FP32_WEIGHTS or found["outcome"] == WORSE
+    if not sure or direction_of(found, one["metric_better"]) != WORSE:
         return None
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
     rounding = first["settings"].get("rounding", "nearest")

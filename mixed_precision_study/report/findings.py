@@ -93,8 +93,9 @@ FOUND = {
     "also_launches": ", the rest between kernel launches ({launches:.0%})",
     "launches": "the GPU is idle {idle:.0%} of the time between kernel launches",
     "also_waits": ", and the loop waits {waiting:.0%} for its data",
-    "graph_gain": "as a CUDA graph it is {ratio:.2f}x ({low:.2f} to {high:.2f}) as fast, though the"
-    " GPU is idle {idle:.0%} of the time",
+    "graph_gain": "as a CUDA graph it is {gain} as fast, though the GPU is idle {idle:.0%} of the"
+    " time",
+    "gain": "{ratio:.2f}x ({low:.2f} to {high:.2f})",
     "also_idle": "; the GPU is also idle {idle:.0%} of the time, and the loop waits {waiting:.0%}"
     " for its data",
     "sizes": f"{SHARE}, and {{misaligned:.0%}} of that work has sizes not multiples of 8",
@@ -126,8 +127,10 @@ def said(found: Finding, **more: str) -> str:
 
 def as_text(name: str, value: object) -> object:
     """Return a value as a template takes it: shares and lists as text, what is None as unknown."""
-    if value is None:
+    if value in (None, ""):
         return NOT_KNOWN.get(name, "unknown")
+    if isinstance(value, Finding):
+        return said(value)
     if isinstance(value, dict):
         return shares(value)
     if isinstance(value, list):

@@ -19,6 +19,7 @@ from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN
 from ..judge.explained import explain
+from ..judge.finding import Finding
 from ..judge.ratios import FIELDS, geometric
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
@@ -271,7 +272,9 @@ class Tables:
             quality["outcome"] = quality.outcome.map(outcome_words)
             ratios = self.ratios.assign(
                 outcome=self.ratios.outcome.map(outcome_words),
-                differences=["; ".join(map(said, found)) for found in self.ratios.differences],
+                differences=[
+                    "; ".join(dict.fromkeys(map(said, found))) for found in self.ratios.differences
+                ],
                 **{name: self.ratios[name].map(said, na_action="ignore") for name in REASONS},
             )
             tables["ratios.csv"] = ratios.join(named, on="comparison")
@@ -400,7 +403,7 @@ def place_of(runs: list[dict]) -> list:
 def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
     """Mark the runs that learned nothing where `others` did."""
     others = others or f"another {' and '.join(axis.settings)}"
-    for place, reason in find_diverged(runs, axis.arm_of, axis.bases).items():
+    for place, reason in find_diverged(runs, axis).items():
         runs[place].update(status="diverged", reason=said(reason, others=others))
 
 
@@ -577,7 +580,8 @@ def note_graph_gains(tables: Tables) -> None:
             found = tables.between(tables.runs(by_way["cuda_graph"], arm), eager)
             if found and found["outcome"] in DIFFERENT and found["low"] > SAME_TO:
                 for run in eager:
-                    run["graph_gain"] = {name: found[name] for name in ("ratio", "low", "high")}
+                    gain = {name: found[name] for name in ("ratio", "low", "high")}
+                    run["graph_gain"] = Finding("gain", values=gain)
 
 
 def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
@@ -647,6 +651,8 @@ def flattened(record: dict) -> dict:
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
             row[f"{name}_median"] = statistics.median(value) if value else None
             row[f"{name}_count"] = len(value)
+        elif isinstance(value, Finding):
+            row[name] = said(value)
         else:
             row[name] = json.dumps(value) if isinstance(value, (list, dict)) else value
     return row

@@ -15,8 +15,9 @@ from mixed_precision_study.judge.bottleneck import (
     find_bottleneck,
     remedies_of,
 )
+from mixed_precision_study.judge.finding import Finding
 
-GAIN = {"ratio": 1.25, "low": 1.09, "high": 1.42}
+GAIN = Finding("gain", values={"ratio": 1.25, "low": 1.09, "high": 1.42})
 
 
 def busy(*shares, **fields):
@@ -43,7 +44,7 @@ def busy(*shares, **fields):
         (profiled(busy=0.81, data_wait_fraction=0.6), f"{ON_TENSOR_CORES} also_idle", {}),
         (profiled(SPARSE, busy=0.7, misaligned_flops_fraction=1.0), LAUNCHES, {"idle": 0.3}),
         # a graph removes nothing but launches
-        (profiled(SPARSE, busy=0.85) | {"graph_gain": GAIN}, GRAPH_GAIN, {**GAIN, "idle": 0.15}),
+        (profiled(SPARSE, busy=0.85) | {"graph_gain": GAIN}, GRAPH_GAIN, {"idle": 0.15}),
         (profiled(SPARSE, busy=None) | {"graph_gain": GAIN}, NOT_PROFILED, {}),
         # Sizes matter to Tensor Cores only, from half of the work and three tenths of the time on.
         (profiled(misaligned_flops_fraction=0.5), SIZES, {"arithmetic": 0.7, "misaligned": 0.5}),
@@ -86,6 +87,11 @@ def test_the_longest_other_kernels_and_why_none_are_known():
     also = find_bottleneck(profiled(busy=0.81, data_wait_fraction=0.6))[1]
     assert also.values == pytest.approx({"idle": 0.19, "waiting": 0.6})
     assert find_bottleneck(profiled(compute_limit_fraction=0.55))[1].values == {"limit": 0.55}
+
+
+def test_the_gain_as_a_graph_is_told():
+    (found,) = find_bottleneck(profiled(SPARSE, busy=0.85) | {"graph_gain": GAIN})
+    assert found.values["gain"] == GAIN
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,8 @@ def test_a_limit_is_said_with_what_stands_behind_it():
         "the GPU is idle 20% of the time and the loop waits 10% for its data, the rest between"
         " kernel launches (10%)"
     )
-    gain = {"graph_gain": {"ratio": 1.25, "low": 1.09, "high": 1.42}}
-    found = find_bottleneck(profiled(SPARSE, busy=0.85) | gain)
+    gain = Finding("gain", values={"ratio": 1.25, "low": 1.09, "high": 1.42})
+    found = find_bottleneck(profiled(SPARSE, busy=0.85) | {"graph_gain": gain})
     assert "1.25x (1.09 to 1.42) as fast" in said_of_limit(found)
     assert tried([]) == "" and tried(["graph", "compile"]).endswith("step or torch.compile")
 
