@@ -52,11 +52,11 @@ def causes_of_idleness(idle: float, waiting: float) -> list[Finding]:
     for_data = min(waiting, idle)
     for_launches = idle - for_data
     values = {"idle": idle, "waiting": waiting, "launches": for_launches}
-    if for_data >= for_launches:
-        codes = [LOADING, *(["also_launches"] if for_launches >= for_data / 2 else [])]
-    else:
-        codes = [LAUNCHES, *(["also_waits"] if for_data >= for_launches / 2 else [])]
-    return [Finding(code, values=values) for code in codes]
+    codes, shares = [LOADING, "also_launches"], [for_data, for_launches]
+    if for_data < for_launches:
+        codes = [LAUNCHES, "also_waits"]
+    told = codes if min(shares) >= max(shares) / 2 else codes[:1]
+    return [Finding(code, values=values) for code in told]
 
 
 def limits_of_kernels(record: dict, families: dict[str, float]) -> list[Finding]:

@@ -65,17 +65,21 @@ def fairly_timed_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     return [pair for pair in pairs if not any(map(held_back, pair))] or list(pairs)
 
 
-def flags_of(record: dict, run: str = "") -> list[Finding]:
-    """Return what disturbed the measurement of a run: "throttled" or "shared".
-
-    The power limit is no disturbance.
-    """
-    flags = []
+def conditions_of(record: dict, run: str = "") -> list[Finding]:
+    """Return what slowed or disturbed a run: "throttled", "shared" or "power_limit"."""
+    found = []
     if reasons := held_back(record):
-        flags.append(Finding("throttled", run, {"reasons": reasons}))
+        found.append(Finding("throttled", run, {"reasons": reasons}))
     if record["gpu_shared"]:
-        flags.append(Finding("shared", run))
-    return flags
+        found.append(Finding("shared", run))
+    if share := slowdowns(record).get(POWER_CAP):
+        found.append(Finding("power_limit", run, {"share": share}))
+    return found
+
+
+def flags_of(record: dict) -> list[Finding]:
+    """Return what disturbed the measurement of a run, which the power limit does not."""
+    return [found for found in conditions_of(record) if found.code != "power_limit"]
 
 
 def why_made_up(record: dict) -> str:
@@ -86,15 +90,6 @@ def why_made_up(record: dict) -> str:
     if not record["synthetic"]:
         return ""
     return "asked" if data_asked_for(record) == "synthetic" else "missing"
-
-
-def conditions_of(record: dict, run: str = "") -> list[Finding]:
-    """Return the flags_of() a run, and "power_limit" with the share of the time where it ran at
-    that limit.
-    """
-    share = slowdowns(record).get(POWER_CAP)
-    at_limit = [Finding("power_limit", run, {"share": share})] if share else []
-    return flags_of(record, run) + at_limit
 
 
 def clocks_apart(own: dict, base: dict) -> Finding | None:

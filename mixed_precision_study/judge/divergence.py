@@ -73,12 +73,11 @@ def settled(record: dict) -> dict:
     """
     metric, loss = record["metric"], record["train_loss"]
     before, last = gain_over_chance({**record, "metric": metric[:-1]}), gain_over_chance(record)
-    if before is None or last is None or before <= last:
-        return record
-    if len(loss) < 3 or not all(one is not None and math.isfinite(one) for one in loss):
-        return record
-    trains_on = loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2
-    return {**record, "metric": [*metric[:-1], metric[-2]]} if trains_on else record
+    jumped = before is not None and last is not None and before > last
+    known = len(loss) >= 3 and all(one is not None and math.isfinite(one) for one in loss)
+    if jumped and known and loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2:
+        return {**record, "metric": [*metric[:-1], metric[-2]]}
+    return record
 
 
 def find_diverged(records: Iterable[dict], axis: Axis = PRECISIONS) -> dict[int, Finding]:

@@ -203,9 +203,8 @@ def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
     ends = [exponential(fmean(by_process(alike))) for alike in hosts.values()]
     ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     if len(ends) >= FEWEST_HOSTS and not graph:
-        ratio, interval = median(ends), dict.fromkeys(INTERVAL_FIELDS)
-        if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL:
-            interval = interval_of(list(map(logarithm_of, ends)))
+        ratio = median(ends)
+        interval = interval_of(list(map(logarithm_of, ends)), FEWEST_HOSTS_FOR_INTERVAL)
     return {
         "ratio": ratio,
         **interval,
@@ -221,19 +220,15 @@ def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
 
     Records without a process are one each.
     """
-
-    def processes(one: tuple[Pair, float]) -> tuple:
-        return tuple(record["process_id"] or id(record) for record in one[0])
-
-    found = grouped(ratios, processes).values()
-    return [fmean(logarithm_of(ratio) for _, ratio in alike) for alike in found]
+    found = grouped(ratios, lambda one: tuple(run["process_id"] or id(run) for run in one[0]))
+    return [fmean(logarithm_of(ratio) for _, ratio in alike) for alike in found.values()]
 
 
-def interval_of(logarithms: list[float]) -> dict:
+def interval_of(logarithms: list[float], fewest: int = FEWEST_PROCESSES) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have
-    told from 1.
+    told from 1; all None below `fewest` logarithms.
     """
-    if len(logarithms) < FEWEST_PROCESSES:
+    if len(logarithms) < fewest:
         return dict.fromkeys(INTERVAL_FIELDS)
     smallest = max(exponential(half_width(logarithms, 0.95)), SMALLEST_CLAIMED) - 1
     found = (*map(exponential, ends_of(logarithms)), p_value(logarithms), smallest)

@@ -48,22 +48,23 @@ MADE_UP = {
 SHARE = "{arithmetic:.0%} of kernel time is convolution and matmul"
 CLOCK = "clock {own:.0f} MHz against {base:.0f} MHz"
 LOST = "its {metric} ends at {own:.3g}, not {base:.3g}"
-AGAINST = "{own!s:.24} against {base!s:.24}"  # a hash is longer
-SOFTWARE_AND_HOST = {
-    "torch_version": f"PyTorch {AGAINST}",
-    "cuda_version": f"CUDA {AGAINST}",
-    "cudnn_version": f"cuDNN {AGAINST}",
-    "driver_version": f"driver {AGAINST}",
-    "timm_version": f"timm {AGAINST}",
-    "package_version": f"version of this package {AGAINST}",
-    "code_hash": f"measuring code {AGAINST}",
-    "host_id": f"host {AGAINST}",
-    "host_cpu": f"CPU model {AGAINST}",
-    "host_cores": f"cores of the host {AGAINST}",
+SOFTWARE_AND_HOST = {  # of which two runs may have different ones
+    "torch_version": "PyTorch",
+    "cuda_version": "CUDA",
+    "cudnn_version": "cuDNN",
+    "driver_version": "driver",
+    "timm_version": "timm",
+    "package_version": "version of this package",
+    "code_hash": "measuring code",
+    "host_id": "host",
+    "host_cpu": "CPU model",
+    "host_cores": "cores of the host",
 }
+# a hash is longer
+AGAINST = "{} {{own!s:.24}} against {{base!s:.24}}"
 FOUND = {
     # in which conditions two runs differ, and why that allows no outcome
-    **SOFTWARE_AND_HOST,
+    **{code: AGAINST.format(name) for code, name in SOFTWARE_AND_HOST.items()},
     "forked": "only the kernel of {run} was forked",
     "one_clock": "clock of {run} only",
     "place": "{run} was run {place} of its process, {other} run {other_place}",
