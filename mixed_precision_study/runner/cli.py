@@ -21,8 +21,7 @@ from typing import NoReturn
 import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
-from ..report.place import check_place, set_aside
-from ..report.selection import OWN_RUNS, own_runs, sort_out
+from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
@@ -328,7 +327,7 @@ def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
     executed = folder / "summary.ipynb"
     start, program, *words = papermill(notebook, executed, parameters)
     page = (
-        f"from mixed_precision_study.report.page import write_page; write_page({str(executed)!r})"
+        f"from mixed_precision_study.report.files import write_page; write_page({str(executed)!r})"
     )
     return [
         start,
