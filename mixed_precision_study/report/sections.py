@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from ..judge.axis import grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
@@ -136,9 +137,7 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
 
 def each(clauses: dict[str, str]) -> str:
     """Return {name: clause} as one line, in which clauses that are alike are said once."""
-    alike: dict[str, list[str]] = {}
-    for name, clause in clauses.items():
-        alike.setdefault(clause, []).append(name)
+    alike = grouped(clauses, clauses.__getitem__)
     return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
 
 

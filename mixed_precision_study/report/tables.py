@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..judge.arms import compared, peak_gib
-from ..judge.axis import PRECISIONS, Axis
+from ..judge.axis import PRECISIONS, Axis, grouped
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN
@@ -183,10 +184,8 @@ class Tables:
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
         """{(comparison, arm): rows of `trainings`}, made once, as every section asks."""
-        found: dict[tuple[int, str], list[dict]] = {}
-        for row in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
-            found.setdefault((row["comparison"], row["arm"]), []).append(row)
-        return found
+        rows = self.trainings[~self.trainings.explains.astype(bool)].to_dict("records")
+        return grouped(rows, itemgetter("comparison", "arm"))
 
     @cached_property
     def bars(self) -> pd.DataFrame:
@@ -331,10 +330,9 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     Runs that learned nothing where others did are marked as diverged, and repetitions share what
     explains the first.
     """
-    members: dict[tuple, list[dict]] = {}
-    for record in records:
-        key = axis.rest_of(record) if record["purpose"] != "aa" else ()
-        members.setdefault(key, []).append(record)
+    members = grouped(
+        records, lambda record: axis.rest_of(record) if record["purpose"] != "aa" else ()
+    )
     alone = members.pop((), [])
     groups = []
     for runs in members.values():
@@ -343,7 +341,7 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
             alone += runs
             continue
         mark_diverged(timed, axis)
-        for same in arms_in(timed, axis).values():
+        for same in grouped(timed, axis.arm_of).values():
             explain(same)
         groups.append(runs)
     if show.get("steps"):
@@ -353,21 +351,10 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     return found + lent_baselines(groups, axis) + [(record, -1) for record in alone]
 
 
-def arms_in(records: Iterable[dict], axis: Axis) -> dict[str, list[dict]]:
-    """Return {arm: its records}."""
-    found: dict[str, list[dict]] = {}
-    for record in records:
-        found.setdefault(axis.arm_of(record), []).append(record)
-    return found
-
-
 def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
     """Mark runs beside other steps of a ladder, as in their own no other arm may have learned."""
-    members: dict[str, list[dict]] = {}
-    for runs in groups:
-        timed = [one for one in runs if not is_explanation(one)]
-        members.setdefault(runs[0]["notebook"], []).extend(timed)
-    for timed in members.values():
+    every = [one for runs in groups for one in runs if not is_explanation(one)]
+    for timed in grouped(every, itemgetter("notebook")).values():
         batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
         same = [one for one in timed if one["settings"]["batch_size"] == batch]
         mark_diverged(same, axis, "another step of the ladder")
@@ -413,7 +400,7 @@ def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int
         key = dict(axis.rest_of(runs[0]))
         if key.get("rounding") == '"stochastic"':
             nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
-            wanted = set(axis.bases) - arms_in(runs, axis).keys()
+            wanted = set(axis.bases) - grouped(runs, axis.arm_of).keys()
             lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]
     return lent
 
@@ -460,7 +447,6 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
     has.
     """
     rows = []
-    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
     for _, runs in trainings[trainings.comparison >= 0].groupby("comparison"):
         first = runs.record.iloc[0]
         settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
@@ -479,8 +465,8 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
             "arms": runs.arm.nunique(),
         }
         rows.append(row)
-        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row)
-    for same in alike.values():
+    # what names the same training is told apart by more
+    for same in grouped(rows, itemgetter("notebook", "name", "task")).values():
         varied = varied_in([row["settings"] for row in same])
         for row in same:
             row["more"] = ", ".join(told_apart(row["settings"], varied))
