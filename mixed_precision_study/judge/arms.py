@@ -52,7 +52,7 @@ def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
     if found := paired_ratio(paired_runs(own, base)):
         return found
     ratio = ratio_of_means(own, base)
-    return None if ratio is None else unpaired_ratio(ratio)
+    return unpaired_ratio(ratio) if ratio else None
 
 
 def over_hosts(own: list[dict], base: list[dict]) -> dict:
@@ -65,7 +65,7 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict:
     eager = (base[0]["settings"].get("execution") or "eager") == "eager"
     if not is_graph(own[0]) or not eager or len(hosts) < FEWEST_HOSTS:
         return {}
-    ratios = [ratio for runs in hosts if (ratio := ratio_of_means(own, runs)) is not None]
+    ratios = list(filter(None, (ratio_of_means(own, runs) for runs in hosts)))
     ends = {"lowest": min(ratios), "highest": max(ratios)}
     found = unpaired_ratio(statistics.median(ratios)) | ends
     return found | {"hosts": len(ratios), "outcome": FEW_HOSTS}
@@ -93,14 +93,13 @@ def energy_share(own: list[dict], base: list[dict]) -> float | None:
         return None
     if pairs := paired_runs(mine, theirs):
         return geometric(run[JOULES] / other[JOULES] for run, other in pairs)
-    medians = [statistics.median(run[JOULES] for run in runs) for runs in (mine, theirs)]
-    return medians[0] / medians[1]
+    joules, base_joules = (
+        statistics.median(run[JOULES] for run in runs) for runs in (mine, theirs)
+    )
+    return joules / base_joules
 
 
 def quality_beside(own: list[dict], base: list[dict]) -> dict | None:
     """Return the quality_difference() of an arm, or None without a metric or a common seed."""
     named = next((run for run in (*base, *own) if run["metric_name"]), None)
-    if not named:
-        return None
-    found = quality_difference(by_seed(own), by_seed(base), named)
-    return found and found | {"better": named["metric_better"]}
+    return quality_difference(by_seed(own), by_seed(base), named) if named else None

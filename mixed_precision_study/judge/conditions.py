@@ -58,11 +58,11 @@ def fairly_timed(runs: list[dict]) -> list[dict]:
     return [run for run in runs if not held_back(run)] or runs
 
 
-def fairly_timed_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+def fairly_timed_pairs(pairs: list[Pair]) -> list[Pair]:
     """Return the pairs of which heat or hardware slowed neither run, or all where there is no
     such pair.
     """
-    return [pair for pair in pairs if not any(map(held_back, pair))] or list(pairs)
+    return [pair for pair in pairs if not any(map(held_back, pair))] or pairs
 
 
 def conditions_of(record: dict, run: str = "") -> list[Finding]:
@@ -155,8 +155,7 @@ def no_outcome_in(pairs: Sequence[Pair]) -> Finding | None:
     """
     for own, base in pairs:
         for record, other in ((own, base), (base, own)):
-            reasons = [name for name in held_back(record) if name not in slowdowns(other)]
-            if reasons:
+            if reasons := [name for name in held_back(record) if name not in slowdowns(other)]:
                 return Finding("slowed", name_beside(record, other), {"reasons": reasons})
         slower = min((own, base), key=lambda record: record["sm_clock_mhz_median"] or 0)
         if (clock := clocks_apart(own, base)) and POWER_CAP not in slowdowns(slower):
@@ -183,5 +182,4 @@ def always_in_one_order(pairs: Sequence[Pair]) -> Finding | None:
 def differences_in(pairs: Sequence[Pair]) -> list[Finding]:
     """Return in which conditions any of several pairs of runs differ, each of them once."""
     found = [one for pair in pairs for one in differences(*pair)]
-    order = always_in_one_order(pairs)
-    return list(dict.fromkeys([*found, *([order] if order else [])]))
+    return list(dict.fromkeys(filter(None, (*found, always_in_one_order(pairs)))))

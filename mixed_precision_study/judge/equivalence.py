@@ -34,6 +34,7 @@ def quality_difference(
     margin: up to which it counts as equivalent; None where it has none
     is_ratio: whether all of these are shares of the base's value
     seeds: how many
+    better: whether a higher or a lower metric is the better one
     outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where
         the 95% interval excludes 0; else NOT_WORSE where the worse end of the 90% interval lies
         inside the margin; else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER
@@ -47,8 +48,7 @@ def quality_difference(
         return None
     level = math.log if is_ratio else float
     changes = [level(own[seed]) - level(base[seed]) for seed in seeds]
-    found: dict = dict.fromkeys(("difference", *ENDS))
-    found["difference"] = fmean(changes)
+    found: dict = {"difference": fmean(changes)} | dict.fromkeys(ENDS)
     if len(seeds) >= FEWEST_SEEDS:
         found |= zip(ENDS, ends_of(changes), strict=True)
     if is_ratio:
@@ -60,11 +60,12 @@ def quality_difference(
         "margin": one["metric_margin"],
         "is_ratio": is_ratio,
         "seeds": len(seeds),
+        "better": one["metric_better"],
     }
-    return found | {"outcome": outcome_of(found, one["metric_better"])}
+    return found | {"outcome": outcome_of(found)}
 
 
-def outcome_of(found: dict, better: str) -> str:
+def outcome_of(found: dict) -> str:
     """Return what a difference with its intervals, margin and number of seeds allows to say."""
     if found["low"] is None:
         return UNKNOWN
@@ -78,10 +79,10 @@ def outcome_of(found: dict, better: str) -> str:
         return EQUIVALENT
     excludes_0 = not found["low"] <= 0 <= found["high"]
     if excludes_0 and (enough or (margin and min(abs(found["low"]), abs(found["high"])) > margin)):
-        return direction_of(found, better)
-    return NOT_WORSE if enough and inside[better] else UNKNOWN
+        return direction_of(found)
+    return NOT_WORSE if enough and inside[found["better"]] else UNKNOWN
 
 
-def direction_of(found: dict, better: str) -> str:
-    """Return BETTER or WORSE by the sign of a difference alone; `better` is "higher" or "lower"."""
-    return BETTER if (found["difference"] > 0) == (better == "higher") else WORSE
+def direction_of(found: dict) -> str:
+    """Return BETTER or WORSE by the sign of a difference alone."""
+    return BETTER if (found["difference"] > 0) == (found["better"] == "higher") else WORSE

@@ -15,9 +15,8 @@ def memory_reason(record: dict, base: dict) -> Finding | None:
     """
     peak, before = record["peak_allocated_mib"], base["peak_allocated_mib"]
     activations = record["ledger_activations_mib"]
-    if record["precision"] in ("fp32", "tf32") or not peak or not before or activations is None:
-        return None
-    if peak < SMALLER * before:
+    known = peak and before and activations is not None
+    if not known or record["precision"] in ("fp32", "tf32") or peak < SMALLER * before:
         return None
     staying = sum(record[f"ledger_{name}_mib"] or 0 for name in STAYING) / peak
     data = (record["ledger_data_mib"] or 0) / peak

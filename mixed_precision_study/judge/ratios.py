@@ -48,13 +48,6 @@ def block_times(record: dict) -> np.ndarray:
     return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
 
 
-def seconds_of_epoch(runs: list[dict]) -> float:
-    """Return the geometric mean over runs of their mean epochs, so that two precisions divide to
-    their ratio.
-    """
-    return geometric(fmean(run["epoch_seconds"]) for run in runs)
-
-
 def is_per_sample(own: dict, base: dict) -> bool:
     """Return whether two runs are compared in seconds per sample: their batch sizes differ, or
     were searched.
@@ -84,8 +77,12 @@ def total_ratio(own: dict, base: dict) -> float | None:
 
 
 def ratio_of_means(own: list[dict], base: list[dict]) -> float | None:
-    """Return the ratio_of_times() by the mean epochs of some ok runs and of others, unpaired."""
-    means = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
+    """Return the ratio_of_times() of some ok runs over others without pairs.
+
+    The times are geometric means over runs of their mean epochs, as the seconds of bars are.
+    """
+    sides = map(fairly_timed, (own, base))
+    means = (geometric(fmean(run["epoch_seconds"]) for run in runs) for runs in sides)
     return ratio_of_times(own[0], base[0], *means)
 
 

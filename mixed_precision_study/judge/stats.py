@@ -23,15 +23,13 @@ def half_width(values: list[float], level: float) -> float:
     return float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
 
 
-def interval(values: list[float], level: float) -> tuple[float, float]:
-    """Return Student's interval of the mean of two values or more."""
-    half = half_width(values, level)
-    return fmean(values) - half, fmean(values) + half
-
-
-def ends_of(values: list[float]) -> tuple[float, ...]:
-    """Return the ends of the 95% interval and those of the 90% one of the mean."""
-    return *interval(values, 0.95), *interval(values, 0.9)
+def ends_of(values: list[float]) -> list[float]:
+    """Return the ends of Student's 95% interval, and those of the 90% one, of the mean of two
+    values or more.
+    """
+    middle = fmean(values)
+    halves = [half_width(values, level) for level in (0.95, 0.9)]
+    return [middle + side * half for half in halves for side in (-1, 1)]
 
 
 def median_of_known(values: Iterable[float | None]) -> float | None:

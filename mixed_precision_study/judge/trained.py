@@ -102,7 +102,7 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | N
     if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
         return None
     sure = first["precision"] in NO_FP32_WEIGHTS or found["outcome"] == WORSE
-    if not sure or direction_of(found, one["metric_better"]) != WORSE:
+    if not sure or direction_of(found) != WORSE:
         return None
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
     rounding = first["settings"].get("rounding", "nearest")

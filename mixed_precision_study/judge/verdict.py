@@ -45,7 +45,7 @@ def outcome_of(speedup: dict) -> str:
     eager runs drifted by 1.4% from one to the next, and four precisions are up to three places
     apart. So nothing within 5% has an outcome.
     """
-    one_order = bool(speedup.get("one_order"))
+    one_order = speedup.get("one_order")
     within = speedup["low90"] > SAME_FROM and speedup["high90"] < SAME_TO and not one_order
     low, high = (SAME_FROM, SAME_TO) if one_order else (1, 1)
     ratio = speedup["ratio"]

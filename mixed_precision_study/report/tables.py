@@ -582,7 +582,6 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
 def quality_of(tables: Tables) -> pd.DataFrame:
     """Return the table `quality`: quality_difference() over the first base, and these keys.
 
-    better: whether a higher or a lower metric is the better one
     diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the
         others are a selection
     usable: whether the arm may be recommended: no quality is lost beyond the margin
