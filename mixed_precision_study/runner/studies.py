@@ -2,6 +2,7 @@
 paths.
 """
 
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,6 +185,12 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
         else:
             overrides[name] = plain_yaml(text, f"-p {name} {text[:100]}")
+    repeats = overrides.get("repeats", 1)
+    if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
+        raise UserError(
+            f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
+            f"to {MOST_REPEATS}."
+        )
     return overrides
 
 
