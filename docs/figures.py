@@ -6,17 +6,19 @@ themselves
 
 import functools
 import sys
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
 from mixed_precision_study.report.charts import chart_style, drawing_of, sheet_of  # noqa: E402
-from mixed_precision_study.report.dots import dots, ratio_rows  # noqa: E402
-from mixed_precision_study.report.names import short_name  # noqa: E402
+from mixed_precision_study.report.dots import dots, drawn_as, ratio_rows  # noqa: E402
+from mixed_precision_study.report.names import COLOURS, short_name  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.sure import cell_of  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
@@ -38,15 +40,7 @@ SHOWN = (WAYS[0], WAYS[2])  # in the README's table
 RESNET, EFFICIENTNET, LSTM = "ResNet-18", "EfficientNet-B0", "LSTM, 2 × 200 units"
 BATCHES = {RESNET: 128, EFFICIENTNET: 32, LSTM: 20}  # of the three experiments
 IMAGE_MODELS = (RESNET, EFFICIENTNET)
-GRAPH_SPEEDS = {  # name of a number in a sentence: the model and precision of a compiled graph
-    "resnet_fp16": (RESNET, FP16),
-    "resnet_bf16": (RESNET, BF16),
-    "efficientnet_fp16": (EFFICIENTNET, FP16),
-    "efficientnet_bf16": (EFFICIENTNET, BF16),
-    "lstm_fp16": (LSTM, FP16),
-    "lstm_bf16": (LSTM, BF16),
-}
-CAPTURED_SPEEDS = {  # of a graph that is not compiled
+CAPTURED_SPEEDS = {  # name of a number: model and precision of a graph that is not compiled
     "resnet_fp16_captured": (RESNET, FP16),
     "resnet_bf16_captured": (RESNET, BF16),
     "efficientnet_fp16_captured": (EFFICIENTNET, FP16),
@@ -58,26 +52,27 @@ NCHW_SPEEDS = {  # of such a graph without channels_last
     "efficientnet_fp16_nchw": (EFFICIENTNET, FP16),
     "efficientnet_bf16_nchw": (EFFICIENTNET, BF16),
 }
-HOST_SPEEDS = {  # of eager mode, from the slowest to the fastest host
-    "resnet_fp16_eager": (RESNET, FP16),
-    "efficientnet_fp16_eager": (EFFICIENTNET, FP16),
-    "lstm_fp16_eager": (LSTM, FP16),
-}
 SET_SPEEDS = {  # of eager mode in earlier sets of records
     "resnet_fp16_sets": (RESNET, FP16),
     "efficientnet_fp16_sets": (EFFICIENTNET, FP16),
     "lstm_fp16_sets": (LSTM, FP16),
 }
-MEMORY_SAVED = {  # % of the memory of TF32, in a compiled graph
-    "resnet_fp16_memory": (RESNET, FP16),
-    "efficientnet_fp16_memory": (EFFICIENTNET, FP16),
-    "lstm_fp16_memory": (LSTM, FP16),
+MEMORY = {  # ending of a number's name: what is compared, of a compiled graph
+    "_memory": "peak_allocated_mib",
+    "_memory_reserved": "peak_reserved_mib",
+    "_memory_card": "device_used_mib",
 }
+MODELS = {"resnet": "resnet18", "efficientnet": "tf_efficientnet_b0", "lstm": "lstm"}
 EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
     "resnet_fp16_energy": (RESNET, FP16),
     "efficientnet_fp16_energy": (EFFICIENTNET, FP16),
     "lstm_fp16_energy": (LSTM, FP16),
 }
+LINES = ("checks/lines-h100", "checks/lines-h200")  # the first that measured a model counts
+COPIED = {"resnet18": "ResNet-18", "efficientnet": "EfficientNet", "gpt": "GPT"}
+PRECISION_OF_LINE = {"bf16": BF16, "fp16": FP16}
+FEWEST = 3  # processes, from which on a ratio has an interval that decides something
+BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
     "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
     "resnet_graph_fp16": (RESNET, FP16, "CUDA graph"),
@@ -188,7 +183,9 @@ def numbers(outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that stand in sentences, between <!--name--> and
     <!--/-->.
     """
-    return over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
+    found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
+    found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
+    return found | of_lines(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
@@ -204,12 +201,10 @@ def over_models(outputs: Path) -> dict[str, str]:
     return {
         "tf32": one_digit(tf32.strict),
         "sets": span(counted).replace("to", "or"),
-        "memory": percent(both.saved),
-        "energy": percent(1 - both.energy),
         "images": one_digit(both[both.model.isin(IMAGE_MODELS)].ratio),
         "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
-        "fp16": one_digit(fp16.ratio),
-        "bf16": one_digit(bf16.ratio),
+        "amp": one_digit(both.ratio),
+        "lstm": one_digit(both[both.model == LSTM].ratio),
         "fp16_strict": one_digit(fp16.strict),
         "bf16_strict": one_digit(bf16.strict),
     }
@@ -217,17 +212,13 @@ def over_models(outputs: Path) -> dict[str, str]:
 
 def of_models(outputs: Path) -> dict[str, str]:
     """Return the numbers of one model in one precision over TF32."""
-    compiled, captured, eager = (referred(outputs, way) for way in WAYS)
+    captured, eager = (referred(outputs, way) for way in WAYS[1:])
     nchw, sets = bars(outputs, (*NCHW, REFERENCE), "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
     found = {"lstm_fp16_eager_memory": percent(rows_of(eager, LSTM, FP16).saved.abs())}
-    for names, rows in ((GRAPH_SPEEDS, compiled), (CAPTURED_SPEEDS, captured), (NCHW_SPEEDS, nchw)):
+    for names, rows in ((CAPTURED_SPEEDS, captured), (NCHW_SPEEDS, nchw)):
         found |= {name: one_digit(rows_of(rows, *names[name]).ratio) for name in names}
-    for name, key in HOST_SPEEDS.items():
-        hosts = rows_of(eager, *key)
-        found[name] = span([*hosts.lowest, *hosts.highest], "{:.2f}")
     for name, key in SET_SPEEDS.items():
         found[name] = span(rows_of(sets, *key).ratio.dropna(), "{:.2f}")
-    found |= {name: percent(rows_of(compiled, *key).saved) for name, key in MEMORY_SAVED.items()}
     found |= {name: percent(rows_of(eager, *key).energy) for name, key in EAGER_ENERGY.items()}
     return found
 
@@ -248,11 +239,198 @@ def of_widths(outputs: Path) -> dict[str, str]:
     fp8 = both.precision == "fp8"
     return {
         "tf32_wide": one_digit(both[(both.precision == "tf32") & (both.base == "fp32")].ratio),
+        "wide": one_digit(both[bf16].ratio),
         "bf16_wide": one_digit(both[bf16 & ~vit].ratio),
         "bf16_vit": one_digit(both[bf16 & vit].ratio),
         "fp8_wide": percent(both[fp8 & (both["size"] == 4096)].ratio - 1),
         "fp8_vit": percent(1 - both[fp8 & vit].ratio),
     }
+
+
+def in_eager_mode(outputs: Path) -> dict[str, str]:
+    """Return what AMP gains in eager mode: in our three models, and wherever the GPU was busy.
+
+    Busy are image models in fp16 whose step left the GPU idle for less than BUSY, in every folder.
+    """
+    ours = pd.concat([referred(outputs, "eager"), bars(outputs, EAGER_SETS, "eager")])
+    ours = ours[ours.precision.isin(AMP)]
+    tables = [read(outputs, folder.relative_to(outputs).as_posix()) for folder in live(outputs)]
+    found = pd.concat([bars_of(one, one.comparisons.index) for one in tables], ignore_index=True)
+    timed = found[(found.precision == FP16) & (found.baseline == "tf32") & found.ratio.notna()]
+    busy = timed[(timed.way == "eager") & (timed.idle < BUSY)]
+    images = ~busy.model.str.contains("LSTM")
+    return {
+        "eager": one_digit(pd.concat([ours.ratio, ours.lowest, ours.highest])),
+        "busy": one_digit(busy[images].ratio),
+        "busy_runs": str(int(images.sum())),
+        "busy_lstm": span(busy[~images].ratio, "{:.2f}"),
+    }
+
+
+def memory_saved(outputs: Path) -> dict[str, str]:
+    """Return by how many percent AMP lowers memory in a compiled graph, data left out: PyTorch's
+    peak, what PyTorch reserves, and what nvidia-smi shows of the process.
+    """
+    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    compiled = table[table.execution == "compile_cuda_graph"]
+    keys = [compiled.model, compiled.precision]
+    numbers = {}
+    for ending, column in MEMORY.items():
+        used = (compiled[column] - compiled.data_on_device_mib).groupby(keys).max().unstack()
+        saved = 1 - used[list(AMP)].div(used.tf32, axis=0)
+        numbers |= {f"{name}{ending}": percent(saved.loc[model]) for name, model in MODELS.items()}
+        if ending != "_memory_reserved":
+            numbers[ending.strip("_")] = percent(saved.stack())
+    return numbers
+
+
+def live(outputs: Path) -> list[Path]:
+    """Return the folders of results with ratios, but for those that show trained models in use."""
+    folders = sorted(path.parent for path in outputs.rglob("ratios.csv"))
+    return [folder for folder in folders if not folder.name.startswith("inference")]
+
+
+def largest_batches(outputs: Path) -> dict[str, str]:
+    """Return how many times TF32's largest batch fits in fp16 AMP, where both filled one limit."""
+    table = pd.read_csv(outputs / "main/published/trainings.csv", low_memory=False)
+    filled = table[table.batch_size == "max"].dropna(subset="batch_size_used")
+    sizes = filled.pivot_table(
+        "batch_size_used", ["model", "dataset_used", "memory_limit_gib"], "precision"
+    )
+    ratio = (sizes[FP16] / sizes["tf32"]).dropna()
+    lstm = ratio.index.get_level_values("model") == "lstm"
+    return {"batch": one_digit(ratio[~lstm]), "batch_lstm": one_digit(ratio[lstm])}
+
+
+@functools.cache
+def lines_measured(outputs: Path) -> dict[str, tuple[str, dict]]:
+    """Return {model: (card, {row: summary})} of the lines to copy, as lines.summary_of() has them."""
+    import lines  # it loads PyTorch, which nothing else here needs
+
+    found: dict[str, tuple[str, dict]] = {}
+    for folder in LINES:
+        file = outputs / folder / "measured.jsonl"
+        rows = [row | {"run": row["process"]} for row in lines.results(file)]
+        for model in COPIED:
+            summary = lines.summary_of(rows, model)
+            if summary and model not in found:
+                cards = {row["gpu"].split()[1] for row in rows if row["model"] == model}
+                found[model] = (" and ".join(cards), {row["row"]: row for row in summary})
+    return found
+
+
+def gains_of_lines(outputs: Path) -> dict[str, str]:
+    """Return {row: what its line gains in each model}, as "ResNet-18 ~0.95x, GPT 2.4x"."""
+    gains: dict[str, list[str]] = {}
+    for model, (_, rows) in lines_measured(outputs).items():
+        for name, row in rows.items():
+            if row["over_base"]["n"]:
+                gains.setdefault(name, []).append(f"{COPIED[model]} {line_gain(row['over_base'])}")
+    return {name: ", ".join(texts) for name, texts in gains.items()}
+
+
+def line_gain(ratio: dict) -> str:
+    """Return a ratio of lines.ratio_of(), with a "~" where it is of few processes or may be 1."""
+    sure = ratio["n"] >= FEWEST and not ratio["low"] <= 1 <= ratio["high"]
+    return f"{'' if sure else '~'}{ratio['mean']:#.2g}x"
+
+
+def of_lines(outputs: Path) -> dict[str, str]:
+    """Return on which cards and in how many processes the lines were measured, and what compiling
+    them with bf16 costs where nothing was compiled before.
+    """
+    measured = lines_measured(outputs)
+    cards = [(card, COPIED[model]) for model, (card, _) in measured.items()]
+    of_card = groupby(sorted(cards), itemgetter(0))
+    runs = {
+        COPIED[model]: span([row["n"] for row in rows.values()])
+        for model, (_, rows) in measured.items()
+    }
+    bf16 = [rows["bf16"] for _, rows in measured.values()]
+    layout = measured["efficientnet"][1]["channels_last"]["over_base"]
+    gains = {f"line_{model}": gain_text(rows["bf16"]) for model, (_, rows) in measured.items()}
+    seconds = [value for row in bf16 for value in row["cold_seconds"]]
+    steps = [value for row in bf16 for value in row["cold_steps"] if value]
+    return gains | {
+        "line_cards": "; ".join(
+            f"{' and '.join(model for _, model in group)}: {card}" for card, group in of_card
+        ),
+        "line_runs": ", ".join(f"{model} {number}" for model, number in runs.items()),
+        "line_layout": f"{layout['mean']:.1f}",
+        "line_seconds": span(seconds, "{:.0f}"),
+        "line_steps": span(steps, "{:,}"),
+    }
+
+
+def gain_text(row: dict) -> str:
+    """Return what a row gained over its base, with interval and number of processes."""
+    ratio = row["over_base"]
+    return f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}, n = {ratio['n']})"
+
+
+def lines_rows(outputs: Path) -> pd.DataFrame:
+    """Return rows of dots(): what each line to copy gained over the row that it adds its line to."""
+    rows = [
+        row["over_base"]
+        | {
+            "panel": COPIED[model],
+            "about": f"{card}, what each line gains",
+            "row": f"{name}, {row['step_ms']:.1f} ms a step",
+            "arm": PRECISION_OF_LINE.get(name, "tf32"),
+            "ratio": row["over_base"]["mean"],
+        }
+        for model, (card, found) in lines_measured(outputs).items()
+        for name, row in found.items()
+        if row["over_base"]["n"]
+    ]
+    table = pd.DataFrame(rows).assign(ranged=False, seconds=float("nan"), takes="", short="")
+    table = table.assign(colour=table.arm.map(COLOURS), lowest=table.low, highest=table.high)
+    return drawn_as(table, (*AMP, "tf32"), list(COPIED.values()))
+
+
+def lines_table(outputs: Path) -> str:
+    """Return the table of the answer page: what each line gains, with its interval."""
+    measured = lines_measured(outputs)
+    names = list(dict.fromkeys(name for _, rows in measured.values() for name in rows))
+    head = ["line", *(f"{COPIED[model]}, {card}" for model, (card, _) in measured.items())]
+    rows = [head, ["---"] * len(head)]
+    for name in names:
+        cells = [line_cell(found[name]) if name in found else "-" for _, found in measured.values()]
+        rows.append([name, *cells])
+    return "\n".join(f"|{'|'.join(row)}|" for row in rows)
+
+
+def line_cell(row: dict) -> str:
+    """Return milliseconds a step, and the gain with its interval."""
+    ratio, step = row["over_base"], f"{row['step_ms']:.1f} ms"
+    if not ratio["n"]:
+        return step
+    return f"{step}: {line_gain(ratio)} ({ratio['low']:.2f}–{ratio['high']:.2f})"
+
+
+def eager_rows(outputs: Path) -> pd.DataFrame:
+    """Return rows of dots(): fp16 AMP over TF32 in eager mode, at the usual and at larger batches.
+
+    The usual batch is of the reference's four hosts; the larger ones ran once, with at most 24 GiB.
+    """
+    usual = referred(outputs, "eager")
+    tables = read(outputs, "main/published")
+    more = bars_of(tables, tables.comparisons.index)
+    more = more[(more.way == "eager") & more.model.isin(BATCHES)]
+    more = more[more.more.str.contains("at most 24 GiB") & ~more.task.str.endswith("batch 32")]
+    found = pd.concat([usual, more], ignore_index=True)
+    found = found[(found.precision == FP16) & (found.baseline == "tf32")]
+    batch = found.task.str.rpartition(", ")[2]
+    idle = found.idle.map("GPU idles {:.0%}".format)
+    found = found.assign(
+        panel=found.model,
+        about="fp16 AMP over TF32, eager mode",
+        row=batch + ", " + idle,
+        ranged=found.low.isna() & (found.hosts > 1),
+        seconds=float("nan"),
+        takes="",
+    )
+    return drawn_as(found, [FP16], list(BATCHES))
 
 
 def rows_of(bars: pd.DataFrame, model: str, precision: str) -> pd.DataFrame:
@@ -277,6 +455,8 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     reference = read(outputs, REFERENCE)
     pictures = {
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
+        "eager": lambda: dots(eager_rows(outputs)),
+        "lines": lambda: dots(lines_rows(outputs)),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }
