@@ -204,7 +204,9 @@ def over_models(outputs: Path) -> dict[str, str]:
         "images": one_digit(both[both.model.isin(IMAGE_MODELS)].ratio),
         "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
         "amp": one_digit(both.ratio),
-        "lstm": one_digit(both[both.model == LSTM].ratio),
+        "lstm": one_digit(
+            pd.concat([rows_of(one, LSTM, kind).ratio for one in ways[:2] for kind in AMP])
+        ),
         "fp16_strict": one_digit(fp16.strict),
         "bf16_strict": one_digit(bf16.strict),
     }

@@ -87,4 +87,6 @@ def uncovered(sentence: str) -> list[str]:
     none.
     """
     rest = re.sub(r"\b[A-Za-z][\w/-]*\d[\w/-]*", "", QUOTED.sub("", sentence))
-    return re.findall(rf"\d[\d.,%]*|\b(?:{'|'.join([*WORDS[1:], 'half', 'twice'])})\b", rest, re.I)
+    return re.findall(
+        rf"\d+(?:[.,]\d+)*%?|\b(?:{'|'.join([*WORDS[1:], 'half', 'twice'])})\b", rest, re.I
+    )
