@@ -71,6 +71,7 @@ EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
 LINES = ("checks/lines-h100", "checks/lines-h200")  # the first that measured a model counts
 COPIED = {"resnet18": "ResNet-18", "efficientnet": "EfficientNet", "gpt": "GPT"}
 PRECISION_OF_LINE = {"bf16": BF16, "fp16": FP16}
+LINE_NAMES = {"default": "PyTorch's default", "tf32": "TF32", "compile": "torch.compile"}
 FEWEST = 3  # processes, from which on a ratio has an interval that decides something
 BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
@@ -377,7 +378,7 @@ def lines_rows(outputs: Path) -> pd.DataFrame:
         | {
             "panel": COPIED[model],
             "about": f"{card}, what each line gains",
-            "row": f"{name}, {row['step_ms']:.1f} ms a step",
+            "row": f"{LINE_NAMES.get(name, name)}, {row['step_ms']:.1f} ms a step",
             "arm": PRECISION_OF_LINE.get(name, "tf32"),
             "ratio": row["over_base"]["mean"],
         }
@@ -391,23 +392,18 @@ def lines_rows(outputs: Path) -> pd.DataFrame:
 
 
 def lines_table(outputs: Path) -> str:
-    """Return the table of the answer page: what each line gains, with its interval."""
+    """Return the table of the answer page: milliseconds a step and PyTorch's peak, line by line."""
     measured = lines_measured(outputs)
     names = list(dict.fromkeys(name for _, rows in measured.values() for name in rows))
     head = ["line", *(f"{COPIED[model]}, {card}" for model, (card, _) in measured.items())]
     rows = [head, ["---"] * len(head)]
     for name in names:
-        cells = [line_cell(found[name]) if name in found else "-" for _, found in measured.values()]
-        rows.append([name, *cells])
+        found = [rows.get(name) for _, rows in measured.values()]
+        cells = [
+            row and f"{row['step_ms']:.1f} ms, {row['allocated_gib']:.1f} GiB" for row in found
+        ]
+        rows.append([LINE_NAMES.get(name, name), *(cell or "-" for cell in cells)])
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
-
-
-def line_cell(row: dict) -> str:
-    """Return milliseconds a step, and the gain with its interval."""
-    ratio, step = row["over_base"], f"{row['step_ms']:.1f} ms"
-    if not ratio["n"]:
-        return step
-    return f"{step}: {line_gain(ratio)} ({ratio['low']:.2f}–{ratio['high']:.2f})"
 
 
 def eager_rows(outputs: Path) -> pd.DataFrame:

@@ -40,7 +40,7 @@ MAKERS = (
 )
 INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->", re.DOTALL)
 # a comment of the lines to copy, which says what the line below it gained
-GAIN = re.compile(r"^( *# (tf32|channels_last|compile|bf16|fp16)\b[^:\n]*: ).*$", re.MULTILINE)
+GAIN = re.compile(r"^( *# (TF32|channels_last|compile|bf16|fp16)\b[^:\n]*: ).*$", re.MULTILINE)
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 GITHUB = "https://github.com/"
 URLS = re.compile(r"^(# )?\[project\.urls\]\n(# )?Repository = .*\n", re.MULTILINE)
@@ -191,7 +191,7 @@ def with_numbers(path, text, outputs, url):
     text = INLINE.sub(lambda found: f"<!--{found[1]}-->{known[found[1]]}<!--/-->", text)
     if GAIN.search(text):
         gains = figures.gains_of_lines(outputs)
-        text = GAIN.sub(lambda found: found[1] + gains[found[2]], text)
+        text = GAIN.sub(lambda found: found[1] + gains[found[2].lower()], text)
     return text
 
 
