@@ -257,11 +257,9 @@ def in_eager_mode(outputs: Path) -> dict[str, str]:
     """
     ours = pd.concat([referred(outputs, "eager"), bars(outputs, EAGER_SETS, "eager")])
     ours = ours[ours.precision.isin(AMP)]
-    tables = [read(outputs, folder.relative_to(outputs).as_posix()) for folder in live(outputs)]
-    found = pd.concat([bars_of(one, one.comparisons.index) for one in tables], ignore_index=True)
-    timed = found[(found.precision == FP16) & (found.baseline == "tf32") & found.ratio.notna()]
-    busy = timed[(timed.way == "eager") & (timed.idle < BUSY)]
-    images = ~busy.model.str.contains("LSTM")
+    found = pd.concat([timed_in(folder) for folder in live(outputs)], ignore_index=True)
+    busy = found[(found.precision == FP16) & (found.execution == "eager") & (found.idle < BUSY)]
+    images = busy.model != "lstm"
     return {
         "eager": one_digit(pd.concat([ours.ratio, ours.lowest, ours.highest])),
         "busy": one_digit(busy[images].ratio),
@@ -285,6 +283,15 @@ def memory_saved(outputs: Path) -> dict[str, str]:
         if ending != "_memory_reserved":
             numbers[ending.strip("_")] = percent(saved.stack())
     return numbers
+
+
+def timed_in(folder: Path) -> pd.DataFrame:
+    """Return a folder's ratios over TF32, with the share of a step that the GPU idles."""
+    ratios = pd.read_csv(folder / "ratios.csv", low_memory=False)
+    columns = ["comparison", "precision", "idle"]
+    trainings = pd.read_csv(folder / "trainings.csv", usecols=columns)
+    idle = trainings.groupby(columns[:2]).idle.mean()
+    return ratios[ratios.base == "tf32"].join(idle, on=columns[:2])
 
 
 def live(outputs: Path) -> list[Path]:

@@ -9,8 +9,8 @@ what it is, a line for each:
     -->
 
 `ROWS = FILE where CONDITION` names rows, and `NAME: VALUE of ROWS as FORM` a number of them. VALUE
-and CONDITION are expressions over columns, as pandas' `eval` and `query` read them, and FORM is a
-format of Python. Where several rows are found, their span is quoted, as in "1.50 to 1.66". `as word`
+and CONDITION are expressions over columns, as pandas' `eval` reads them, and FORM is a format of
+Python. Where several rows are found, their span is quoted, as in "1.50 to 1.66". `as word`
 writes a number up to twelve as a word, and `as count` does so with the number of different values.
 FILE is a CSV file beside the page, or with a folder one below `outputs/`, without its ending. A row
 of `ratios` has the settings of its trainings, too.
@@ -32,6 +32,7 @@ WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 WORDS += ("eleven", "twelve")
 
 
+@functools.cache
 def quoted(page: Path, text: str, outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that a page says that it quotes.
 
@@ -43,9 +44,10 @@ def quoted(page: Path, text: str, outputs: Path) -> dict[str, str]:
         if read := ROWS.fullmatch(line):
             name, file, condition = read.groups()
             folder = outputs if "/" in file else page.parent
-            rows[name] = table_of(folder / f"{file}.csv").query(condition)
+            table = table_of(folder / f"{file}.csv")
+            rows[name] = table[evaluated(table, condition)]
         elif (read := NUMBER.fullmatch(line)) and read[3] in rows:
-            found = rows[read[3]].eval(read[2]).dropna()
+            found = evaluated(rows[read[3]], read[2]).dropna()
             if not len(found):
                 raise ValueError(f"{page.parent.name}: there is no value for: {line}")
             numbers[read[1]] = number_of(found, read[4])
@@ -55,6 +57,12 @@ def quoted(page: Path, text: str, outputs: Path) -> dict[str, str]:
                 f"NAME: VALUE of ROWS as FORM, not: {line}"
             )
     return numbers
+
+
+def evaluated(table: pd.DataFrame, expression: str) -> pd.Series:
+    """Return an expression over columns; pandas takes long where it is given hundreds of them."""
+    named = table.columns.intersection(re.findall(r"\w+", expression))
+    return table[named].eval(expression)
 
 
 def number_of(found: pd.Series, form: str) -> str:
