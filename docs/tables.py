@@ -75,7 +75,7 @@ def has_tag(root, tag):
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def address_line(url):
+def badge_line(url):
     """Return the README's badges: state of the tests, one notebook on Colab and Kaggle, and the
     pages of all reports.
     """
@@ -154,7 +154,7 @@ def stale_files(root):
             texts[path] = with_blocks(path.read_text(encoding="utf-8"), blocks)
     for path in pages(root):
         text = texts.get(path) or path.read_text(encoding="utf-8")
-        texts[path] = with_numbers(path, text, outputs, url)
+        texts[path] = with_numbers(path, text, outputs)
     for path, text in texts.items():
         if path.read_text(encoding="utf-8") != text:
             yield path, text
@@ -179,13 +179,13 @@ def with_blocks(text, blocks):
     return text
 
 
-def with_numbers(path, text, outputs, url):
+def with_numbers(path, text, outputs):
     """Return a page with its numbers made anew: those in sentences, between <!--name--> and
     <!--/-->, and those in comments of the lines to copy.
 
     A page says by itself where a number is from (see quoted.py), or `figures` knows its name.
     """
-    known = {"badge": address_line(url)} | quoted.quoted(path, text, outputs)
+    known = quoted.quoted(path, text, outputs)
     if {found[1] for found in INLINE.finditer(text)} - known.keys():
         known = figures.numbers(outputs) | known
     text = INLINE.sub(lambda found: f"<!--{found[1]}-->{known[found[1]]}<!--/-->", text)
@@ -199,7 +199,10 @@ def generated_blocks(root, url, notebooks):
     """Return {document: {name of a block: what makes it}}."""
     outputs, docs = (root / "outputs").resolve(), root / "docs"
     return {
-        root / "README.md": {"commands": lambda: commands(url)},
+        root / "README.md": {
+            "badges": lambda: badge_line(url),
+            "commands": lambda: commands(url),
+        },
         docs / "results.md": {"headline": lambda: figures.headline(outputs)},
         docs / "answers" / "which-lines-do-i-add.md": {
             "lines": lambda: figures.lines_table(outputs)
