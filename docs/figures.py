@@ -6,19 +6,19 @@ themselves
 
 import functools
 import sys
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import copied  # noqa: E402
 
 from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
 from mixed_precision_study.report.charts import chart_style, drawing_of, sheet_of  # noqa: E402
 from mixed_precision_study.report.dots import dots, drawn_as, ratio_rows  # noqa: E402
-from mixed_precision_study.report.names import COLOURS, short_name  # noqa: E402
+from mixed_precision_study.report.names import short_name  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.sure import cell_of  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
@@ -68,11 +68,6 @@ EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
     "efficientnet_fp16_energy": (EFFICIENTNET, FP16),
     "lstm_fp16_energy": (LSTM, FP16),
 }
-LINES = ("checks/lines-h100", "checks/lines-h200")  # the first that measured a model counts
-COPIED = {"resnet18": "ResNet-18", "efficientnet": "EfficientNet", "gpt": "GPT"}
-PRECISION_OF_LINE = {"bf16": BF16, "fp16": FP16}
-LINE_NAMES = {"default": "PyTorch's default", "tf32": "TF32", "compile": "torch.compile"}
-FEWEST = 3  # processes, from which on a ratio has an interval that decides something
 BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
     "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
@@ -186,7 +181,7 @@ def numbers(outputs: Path) -> dict[str, str]:
     """
     found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
     found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
-    return found | of_lines(outputs)
+    return found | copied.numbers(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
@@ -312,107 +307,6 @@ def largest_batches(outputs: Path) -> dict[str, str]:
     return {"batch": one_digit(ratio[~lstm]), "batch_lstm": one_digit(ratio[lstm])}
 
 
-@functools.cache
-def lines_measured(outputs: Path) -> dict[str, tuple[str, dict]]:
-    """Return {model: (card, {row: summary})} of the lines to copy, as lines.summary_of() has them."""
-    import lines  # it loads PyTorch, which nothing else here needs
-
-    found: dict[str, tuple[str, dict]] = {}
-    for folder in LINES:
-        file = outputs / folder / "measured.jsonl"
-        rows = [row | {"run": row["process"]} for row in lines.results(file)]
-        for model in COPIED:
-            summary = lines.summary_of(rows, model)
-            if summary and model not in found:
-                cards = {row["gpu"].split()[1] for row in rows if row["model"] == model}
-                found[model] = (" and ".join(cards), {row["row"]: row for row in summary})
-    return found
-
-
-def gains_of_lines(outputs: Path) -> dict[str, str]:
-    """Return {row: what its line gains in each model}, as "ResNet-18 ~0.95x, GPT 2.4x"."""
-    gains: dict[str, list[str]] = {}
-    for model, (_, rows) in lines_measured(outputs).items():
-        for name, row in rows.items():
-            if row["over_base"]["n"]:
-                gains.setdefault(name, []).append(f"{COPIED[model]} {line_gain(row['over_base'])}")
-    return {name: ", ".join(texts) for name, texts in gains.items()}
-
-
-def line_gain(ratio: dict) -> str:
-    """Return a ratio of lines.ratio_of(), with a "~" where it is of few processes or may be 1."""
-    sure = ratio["n"] >= FEWEST and not ratio["low"] <= 1 <= ratio["high"]
-    return f"{'' if sure else '~'}{ratio['mean']:#.2g}x"
-
-
-def of_lines(outputs: Path) -> dict[str, str]:
-    """Return on which cards and in how many processes the lines were measured, and what compiling
-    them with bf16 costs at most. It costs less where a row before has compiled parts of it.
-    """
-    measured = lines_measured(outputs)
-    cards = [(card, COPIED[model]) for model, (card, _) in measured.items()]
-    of_card = groupby(sorted(cards), itemgetter(0))
-    runs = {
-        COPIED[model]: span([row["n"] for row in rows.values()])
-        for model, (_, rows) in measured.items()
-    }
-    bf16 = [rows["bf16"] for _, rows in measured.values()]
-    layout = measured["efficientnet"][1]["channels_last"]["over_base"]
-    gains = {f"line_{model}": gain_text(rows["bf16"]) for model, (_, rows) in measured.items()}
-    seconds = [value for row in bf16 for value in row["cold_seconds"]]
-    steps = [value for row in bf16 for value in row["cold_steps"] if value]
-    return gains | {
-        "line_cards": "; ".join(
-            f"{' and '.join(model for _, model in group)}: {card}" for card, group in of_card
-        ),
-        "line_runs": ", ".join(f"{model} {number}" for model, number in runs.items()),
-        "line_layout": f"{layout['mean']:.1f}",
-        "line_seconds": f"{max(seconds):.0f}",
-        "line_steps": f"{max(steps):,}",
-    }
-
-
-def gain_text(row: dict) -> str:
-    """Return what a row gained over its base, with interval and number of processes."""
-    ratio = row["over_base"]
-    return f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}, n = {ratio['n']})"
-
-
-def lines_rows(outputs: Path) -> pd.DataFrame:
-    """Return rows of dots(): what each line to copy gained over the row that it adds its line to."""
-    rows = [
-        row["over_base"]
-        | {
-            "panel": COPIED[model],
-            "about": f"{card}, what each line gains",
-            "row": f"{LINE_NAMES.get(name, name)}, {row['step_ms']:.1f} ms a step",
-            "arm": PRECISION_OF_LINE.get(name, "tf32"),
-            "ratio": row["over_base"]["mean"],
-        }
-        for model, (card, found) in lines_measured(outputs).items()
-        for name, row in found.items()
-        if row["over_base"]["n"]
-    ]
-    table = pd.DataFrame(rows).assign(ranged=False, seconds=float("nan"), takes="", short="")
-    table = table.assign(colour=table.arm.map(COLOURS), lowest=table.low, highest=table.high)
-    return drawn_as(table, (*AMP, "tf32"), list(COPIED.values()))
-
-
-def lines_table(outputs: Path) -> str:
-    """Return the table of the answer page: milliseconds a step and PyTorch's peak, line by line."""
-    measured = lines_measured(outputs)
-    names = list(dict.fromkeys(name for _, rows in measured.values() for name in rows))
-    head = ["line", *(f"{COPIED[model]}, {card}" for model, (card, _) in measured.items())]
-    rows = [head, ["---"] * len(head)]
-    for name in names:
-        found = [rows.get(name) for _, rows in measured.values()]
-        cells = [
-            row and f"{row['step_ms']:.1f} ms, {row['allocated_gib']:.1f} GiB" for row in found
-        ]
-        rows.append([LINE_NAMES.get(name, name), *(cell or "-" for cell in cells)])
-    return "\n".join(f"|{'|'.join(row)}|" for row in rows)
-
-
 def eager_rows(outputs: Path) -> pd.DataFrame:
     """Return rows of dots(): fp16 AMP over TF32 in eager mode, at the usual and at larger batches.
 
@@ -461,7 +355,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     pictures = {
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
         "eager": lambda: dots(eager_rows(outputs)),
-        "lines": lambda: dots(lines_rows(outputs)),
+        "lines": lambda: dots(copied.dot_rows(outputs)),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }

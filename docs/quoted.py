@@ -81,7 +81,7 @@ def in_words(number: int) -> str:
 
 @functools.cache
 def table_of(path: Path) -> pd.DataFrame:
-    """Return a CSV file; rows of ratios get the settings of the first training that they compare."""
+    """Return a CSV file; rows of ratios get the settings of a training that they compare."""
     table = pd.read_csv(path, low_memory=False)
     trainings = path.with_name("trainings.csv")
     if path.stem != "ratios" or not trainings.exists():

@@ -21,6 +21,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "docs"))
+import copied  # noqa: E402
 import figures  # noqa: E402
 import quoted  # noqa: E402
 
@@ -190,7 +191,7 @@ def with_numbers(path, text, outputs):
         known = figures.numbers(outputs) | known
     text = INLINE.sub(lambda found: f"<!--{found[1]}-->{known[found[1]]}<!--/-->", text)
     if GAIN.search(text):
-        gains = figures.gains_of_lines(outputs)
+        gains = copied.gains(outputs)
         text = GAIN.sub(lambda found: found[1] + gains[found[2].lower()], text)
     return text
 
@@ -204,9 +205,7 @@ def generated_blocks(root, url, notebooks):
             "commands": lambda: commands(url),
         },
         docs / "results.md": {"headline": lambda: figures.headline(outputs)},
-        docs / "answers" / "which-lines-do-i-add.md": {
-            "lines": lambda: figures.lines_table(outputs)
-        },
+        docs / "answers" / "which-lines-do-i-add.md": {"lines": lambda: copied.table_of(outputs)},
         docs / "start.md": {"badges": lambda: badge_list(url, notebooks)},
         docs / "contributors" / "record.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py"),

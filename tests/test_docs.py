@@ -48,7 +48,7 @@ def test_the_readme_is_short():
 
 
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
-def test_an_answer_has_a_question_a_first_line_with_numbers_and_a_command(path):
+def test_an_answer_has_its_form_and_length(path):
     title, _, answer, *_ = path.read_text(encoding="utf-8").splitlines()
     text = path.read_text(encoding="utf-8").partition("\n## ")[0]
     assert title.endswith("?")
@@ -64,7 +64,7 @@ def finding_of(folder):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_each_number_of_a_finding_is_recomputed_from_the_folder(folder):
+def test_each_number_of_a_finding_is_recomputed(folder):
     text, finding = (folder / "README.md").read_text(encoding="utf-8"), finding_of(folder)
     assert text.partition("\n")[0].rstrip(")").split(" (")[0].endswith("?")
     assert finding.startswith("**")
@@ -151,7 +151,7 @@ def test_the_lines_for_an_lstm_train(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("page", [ROOT / "README.md", LINES], ids=["readme", "lstm"])
-def test_the_lines_to_copy_train_on_a_gpu_as_a_plain_loop_does(page):
+def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
     model, optimizer, loss_function, batches = small_problem("cuda")
     for inputs, targets in batches:
         optimizer.zero_grad()
