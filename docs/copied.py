@@ -13,9 +13,8 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from mixed_precision_study.report.dots import drawn_as  # noqa: E402
-from mixed_precision_study.report.names import COLOURS  # noqa: E402
-from mixed_precision_study.report.words import span  # noqa: E402
+from mixed_precision_study.report.charts import drawn_as  # noqa: E402
+from mixed_precision_study.report.words import COLOURS, span  # noqa: E402
 
 FOLDERS = ("checks/lines-h100", "checks/lines-h200")  # the first that measured a model counts
 MODELS = {"resnet18": "ResNet-18", "efficientnet": "EfficientNet", "gpt": "GPT"}

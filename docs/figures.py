@@ -15,14 +15,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import copied  # noqa: E402
 
-from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, drawing_of, sheet_of  # noqa: E402
-from mixed_precision_study.report.dots import dots, drawn_as, ratio_rows  # noqa: E402
-from mixed_precision_study.report.names import short_name  # noqa: E402
+from mixed_precision_study.report import quality, settings  # noqa: E402
+from mixed_precision_study.report.charts import (  # noqa: E402
+    chart_style,
+    dots,
+    drawing_of,
+    drawn_as,
+    ratio_rows,
+    sheet_of,
+)
+from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
-from mixed_precision_study.report.sure import cell_of  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
-from mixed_precision_study.report.words import span  # noqa: E402
+from mixed_precision_study.report.words import short_name, span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")
@@ -163,14 +168,14 @@ def gains(outputs: Path) -> pd.DataFrame:
     the compiler.
     """
     tables = read(outputs, REFERENCE)
-    return ladder.ways_of(tables, pd.DataFrame()).join(tables.comparisons["name"], on="before")
+    return settings.ways_of(tables, pd.DataFrame()).join(tables.comparisons["name"], on="before")
 
 
 def grown(outputs: Path, folder: str) -> pd.DataFrame:
     """Return the pairs of neighbouring precisions over the width of ViT and Transformer."""
     tables = read(outputs, folder)
     return pd.concat(
-        [growth.pairs_of(tables, one) for one in growth.families_of(tables)], ignore_index=True
+        [settings.pairs_of(tables, one) for one in settings.families_of(tables)], ignore_index=True
     )
 
 
@@ -356,8 +361,8 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
         "eager": lambda: dots(eager_rows(outputs)),
         "lines": lambda: dots(copied.dot_rows(outputs)),
-        "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
-        "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
+        "growth": lambda: charts_of(settings.growth_section(read(outputs, "main/crossover-h200"))),
+        "quality": lambda: charts_of(quality.quality_section(read(outputs, "main/quality-h100"))),
     }
     for name, draw in pictures.items():
         with chart_style():

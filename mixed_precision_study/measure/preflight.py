@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ..parameters import Unsupported, UserError
+from ..store.variables import BLOCKING_ENV
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
 
 OTHER_WHEEL = (  # of CUDA 12.6, which ends with PyTorch 2.14
@@ -84,8 +85,8 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         warnings.append("the power cap is below the GPU's default")
     if fp16 != "passed":
         warnings.append(f"fp16 arithmetic is wrong on this GPU: {fp16}")
-    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
-        warnings.append("every launch waits for the GPU, because CUDA_LAUNCH_BLOCKING is set")
+    if os.environ.get(BLOCKING_ENV, "0") != "0":
+        warnings.append(f"every launch waits for the GPU, because {BLOCKING_ENV} is set")
     return facts, warnings, {"native_bf16": native, "fp16_check": fp16}
 
 
