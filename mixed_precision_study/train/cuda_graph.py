@@ -102,7 +102,7 @@ def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
 
     One stream for all, because cuBLAS never frees the workspaces it makes for a stream. Another
     stream is used before, because the replays of a process that never did so are 2 to 4% slower in
-    fp16 (docs/pytorch_notes.md).
+    fp16 (docs/contributors/pytorch_notes.md).
     """
     if device.type != "cuda":
         return None

@@ -1,4 +1,6 @@
-"""What goes wrong in a long study, each of it really done; docs/reliability.md has the table.
+"""What goes wrong in a long study, each of it really done.
+
+docs/contributors/reliability.md has the table.
 
 After each: no finished record is lost, none is false, nothing is left running, and the same command
     completes exactly
