@@ -52,10 +52,15 @@ def code_of(one: Any, seen: list[FunctionType]) -> Any:
     if not isinstance(called, FunctionType) or called in seen or is_of_others(called):
         return getattr(one, "__qualname__", type(one).__qualname__)
     seen.append(called)
-    steps = list(steps_of(called.__code__))
-    known = {**called.__globals__, **inspect.getclosurevars(called).nonlocals}
+    return code_and_names(called, seen)
+
+
+def code_and_names(function: FunctionType, seen: list[FunctionType]) -> list:
+    """Return a function's code, the defaults of its arguments and code_of() what it names."""
+    steps = list(steps_of(function.__code__))
+    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     named = {name: known[name] for _, name in steps if name in known}
-    return [source_of(called) or steps, called.__defaults__, code_of(named, seen)]
+    return [source_of(function) or steps, function.__defaults__, code_of(named, seen)]
 
 
 def source_of(function: FunctionType) -> str | None:
