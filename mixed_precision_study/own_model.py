@@ -190,35 +190,40 @@ def compare(
         eval_batches,
         settings[0].max_steps,
         parameters.get("batch_size"),
-        any("cuda_graph" in one.execution for one in settings),
+        any("cuda_graph" in chosen.execution for chosen in settings),
         settings[0].accumulate,
     )
     data.used, data.seed, data.device = name, settings[0].seed, gpu.device
     data.title = None if settings[0].dataset == "own" else settings[0].dataset
     identity = identity_of_first(new_model, functions, data)
     records: list[RunRecord] = []
-    for one in settings:
-        one.batch_size, one.max_steps = data.size, settings[0].max_steps
+    for chosen in settings:
+        chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
         records += Experiment(
             name,
-            one,
+            chosen,
             data,
             new_model,
             loss,
             evaluate,
             metric,
-            training_step=training_step or functools.partial(usual_step, clip=one.clip or None),
+            training_step=training_step or functools.partial(usual_step, clip=chosen.clip or None),
             make_optimizer=make_optimizer,
             schedule=schedule,
             gpu=gpu,
             identity=identity,
         ).run()
-        results.show(records[-len(one.precisions) :])
+        results.show(records[-len(chosen.precisions) :])
     say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
+    check_records(records)
+    return records
+
+
+def check_records(records: list[RunRecord]) -> None:
+    """Raise UserError where every training failed, but not where none is supported."""
     reasons = [record.reason for record in records if record.status == "failed"]
     if reasons and {record.status for record in records} <= {"failed", "unsupported"}:
         raise UserError(f"every training failed, the first with {reasons[0]}")
-    return records
 
 
 def say_what_comes_next(records: list[RunRecord], folder: str) -> None:

@@ -171,17 +171,26 @@ def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
     if operation in MATMULS:
         matrices = [tensor for tensor in tensors if tensor.dim() in (2, 3)]
         return any(max(matrix.stride()[-2:]) % 8 for matrix in matrices)
-    kernels = (
-        [tensor for tensor in tensors if tensor.dim() == 4]
-        if "convolution" in str(operation)
-        else []
-    )
-    weights = kernels[-1:] or [tensor for tensor in tensors if tensor.dim() == 2]
+    weights = weights_of(operation, tensors)
     return any(size % 8 for weight in weights for size in weight.shape[:2] if size > 1)
+
+
+def weights_of(operation: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the kernel of a convolution, or else the matrices."""
+    if "convolution" in str(operation):
+        kernels = [tensor for tensor in tensors if tensor.dim() == 4]
+        if kernels:
+            return kernels[-1:]
+    return [tensor for tensor in tensors if tensor.dim() == 2]
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def returns_view(operation: Any) -> bool:
+    aliases = [value.alias_info for value in operation._schema.returns]
+    return any(alias and not alias.is_write for alias in aliases)
 
 
 class WorkCounter(TorchDispatchMode):
@@ -204,10 +213,7 @@ class WorkCounter(TorchDispatchMode):
             self.flops += flops
             if flops and misaligned(packet, inputs):
                 self.misaligned_flops += flops
-        is_view = any(
-            one.alias_info and not one.alias_info.is_write for one in operation._schema.returns
-        )
-        if not is_view and "empty" not in str(packet):
+        if not returns_view(operation) and "empty" not in str(packet):
             self.bytes += sum(tensor.nbytes for tensor in inputs + outputs)
         return result
 

@@ -87,9 +87,8 @@ class NumberedImages(ImageData):
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
-            say_copies(
-                *([self.paths[index] for index in part] for part in (self.training, self.held_out))
-            )
+            trained = [self.paths[index] for index in self.training]
+            say_copies(trained, [self.paths[index] for index in self.held_out])
         if settings.loader == "gpu":
             parts = (
                 decode_all(self.take, len(self.labels)),
