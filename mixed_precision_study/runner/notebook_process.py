@@ -1,4 +1,4 @@
-"""The process of a notebook: papermill, with as few packages as it needs, which ends with run_all.py.
+"""The process of a notebook: papermill with as few packages as it needs. It ends with run_all.py.
 
 Its arguments are papermill's. With `--page NOTEBOOK` at their end it also writes the page of that
 notebook, because another process would load its packages for as long as the page takes.

@@ -190,8 +190,8 @@ def swept_settings(
 ) -> list[Setting]:
     """Return what an entry of a study asks for, where the overrides win over all that it sets.
 
-    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise UserError
-    at the first value that the notebook would refuse, and at more than `room` runs.
+    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise
+    UserError at the first value that the notebook would refuse, and at more than `room` runs.
     """
     name = entry["notebook"]
     path = notebooks / f"{name}.ipynb"

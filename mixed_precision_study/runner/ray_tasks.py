@@ -148,7 +148,10 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise
             import ray
-            from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+            from ray._raylet import (  # type: ignore[attr-defined]
+                AuthenticationMode,
+                get_authentication_mode,
+            )
 
             Path(folder, "code.zip").write_bytes(packed_package())
             ray.init(
