@@ -67,8 +67,8 @@ def cpu_model() -> str | None:
     """Return the name of the host's CPU, or None where the system does not tell it."""
     with suppress(OSError):
         told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^(?:model name|Model)[ \t]*:[ \t]*(\S.*?)\s*$", told, re.MULTILINE):
-            return found[1]
+        if model := re.search(r"^(?:model name|Model)[ \t]*:[ \t]*(\S.*?)\s*$", told, re.MULTILINE):
+            return model[1]
     return platform.processor() or platform.machine() or None
 
 

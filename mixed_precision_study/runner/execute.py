@@ -364,6 +364,6 @@ def read_log(run: Run) -> str:
 def signature(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is replaced or written, or None where there is no file."""
     with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_mtime_ns
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
     return None

@@ -366,14 +366,14 @@ class RunRecord(Section):
 
 def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
-    found: dict[str, tuple] = {}
+    places: dict[str, tuple] = {}
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            found |= places_in(kind, (*above, name))
+            places |= places_in(kind, (*above, name))
         elif above:  # the settings, in no section, are no fields
-            found[name] = above
-    return found
+            places[name] = above
+    return places
 
 
 PLACES = places_in(RunRecord, ())
@@ -473,7 +473,7 @@ def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
         os.replace(path, aside / path.name)
         print(f"The result of version {old.package_version} is kept in {aside}.")
         return
-    was, now = ([one.data_fingerprint, one.identity] for one in (old, new))
+    was, now = ([record.data_fingerprint, record.identity] for record in (old, new))
     if new.data_fingerprint and was != now:
         old.run_id += f"-{digest(was)[:12]}"
         save_record(old, path.with_name(f"{old.run_id}.json"))

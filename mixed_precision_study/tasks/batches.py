@@ -97,15 +97,15 @@ def fingerprint_of(*parts: Any) -> str:
 
     Tensors are taken as they are held. CIFAR-10 takes about 0.2 s.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         if not isinstance(part, torch.Tensor):
-            found.update(f"{part!r};".encode())
+            digest.update(f"{part!r};".encode())
             continue
-        found.update(f"{tuple(part.shape)} {part.dtype};".encode())
+        digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
         if part.numel():
-            found.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
-    return found.hexdigest()[:12]
+            digest.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:12]
 
 
 class TrainingData:

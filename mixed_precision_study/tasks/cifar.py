@@ -50,9 +50,9 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
                 f'"{place}"; rename it.'
             )
         print(f"Your images are resized to {side} x {side} pixels (image_size).")
-        images = images_in_tree(place, side, own=True)
+        images = images_in_tree(place, side, is_own=True)
     elif name in KINDS and (place / name / "train").is_dir():
-        images = images_in_tree(place / name, 32, own=False)
+        images = images_in_tree(place / name, 32, is_own=False)
     else:
         advice = f"put it into {place / name}/train/<class>/ and {place / name}/test/<class>/"
         find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
@@ -149,7 +149,7 @@ class Cifar(ImageData):
         )
 
 
-def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
+def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
     """Return what Cifar takes, of images below `folder`/train/<class> and `folder`/test/<class>,
     `side` pixels wide.
 
@@ -162,14 +162,14 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     samples: list[tuple[Path, int]] = []  # with their labels
     counts: list[int] = []
     for part in ("train", "test"):
-        found = [
+        labelled = [
             (path, label)
             for label, name in enumerate(classes)
             for path in images_in(folder / part / name, SUFFIXES)
         ]
-        samples += found
-        counts.append(len(found))
-        if not found:
+        samples += labelled
+        counts.append(len(labelled))
+        if not labelled:
             raise UserError(
                 f"{folder / part} holds no images; put them into "
                 f"{folder}/train/<class>/* and test/<class>/*."
@@ -183,7 +183,7 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     pixels = decode_all(read, len(paths)).permute(0, 3, 1, 2).contiguous()
     train, test = zip(pixels.split(counts), torch.tensor(labels).split(counts), strict=True)
     used = folder.name
-    if not own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
+    if not is_own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
         print(
             f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images of "
             f"{len(classes)} classes, so it is named"

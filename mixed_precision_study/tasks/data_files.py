@@ -61,10 +61,10 @@ def hash_of_files(paths: Sequence[str | Path]) -> str:
     One that is missing counts as such.
     """
     sizes = [os.path.getsize(path) if os.path.isfile(path) else -1 for path in paths]
-    found = hashlib.sha256(repr(sizes).encode())
+    digest = hashlib.sha256(repr(sizes).encode())
     whole = sum(sizes) <= WHOLE_BYTES
     for place in range(0, len(paths), 1 if whole else -(-len(paths) // SAMPLED_FILES)):
         if sizes[place] >= 0:
             with open(paths[place], "rb") as opened:
-                found.update(opened.read(WHOLE_BYTES if whole else SAMPLED_BYTES))
-    return found.hexdigest()[:12]
+                digest.update(opened.read(WHOLE_BYTES if whole else SAMPLED_BYTES))
+    return digest.hexdigest()[:12]

@@ -74,10 +74,10 @@ def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     Links to files are followed, and links to folders are not, because they may lead round in a
     circle.
     """
-    found = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
+    paths = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
     return [
         path
-        for path in found
+        for path in paths
         if path.suffix.lower() in suffixes and all(map(is_usual, path.relative_to(folder).parts))
     ]
 

@@ -150,17 +150,17 @@ class IterableData(TrainingData):
             self.generator.set_state(self.first_order)
         given = iter(batches)
         steps = iter(lambda: tuple(itertools.islice(given, accumulate)), ())
-        found = []
+        counts = []
         try:
             for number, parts in enumerate(itertools.islice(steps, limit or None)):
                 parts = Parts(mapped(part, self.moved, is_leaf=is_numbers) for part in parts)
-                found.append((0, 0) if epoch is None else self.count(parts, number))
+                counts.append((0, 0) if epoch is None else self.count(parts, number))
                 seed_all(self.seed, order, number, on_gpu=self.seeds_gpu_in(number))
                 yield parts if accumulate > 1 else parts[0]
                 seed_all(order, number)  # of the next batch
         finally:
             set_random_state(before)
-        self.check_same(epoch, found)
+        self.check_same(epoch, counts)
 
     def seeds_gpu_in(self, step: int) -> bool:
         on_gpu = self.device is not None and self.device.type == "cuda"
@@ -180,16 +180,16 @@ class IterableData(TrainingData):
             self.place, self.size = counted_place(sizes[0], self.size, of_loader)
         return hash(str(sizes)), sum(known.get(self.place, (0, 0))[1] for known in sizes)
 
-    def check_same(self, epoch: int | None, found: list[tuple]) -> None:
+    def check_same(self, epoch: int | None, counts: list[tuple]) -> None:
         """Raise Failed where an epoch is not what was counted or what another precision was
         given.
         """
-        known = self.counted.setdefault(epoch, found)
+        known = self.counted.setdefault(epoch, counts)
         first = self.counted[0] if epoch else known
         name = "eval_batches" if epoch is None else "batches"
-        if found != known or totals(found) != totals(first) or not (found or epoch == 0):
+        if counts != known or totals(counts) != totals(first) or not (counts or epoch == 0):
             raise Failed(
-                f"{name} gave {len(found)} steps where there were {len(first)}, or other samples or"
+                f"{name} gave {len(counts)} steps where there were {len(first)}, or other samples or"
                 " shapes; yield the same in every epoch"
             )
 
@@ -291,13 +291,13 @@ def as_tensor(value: Any) -> Any:
 
 def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
-    found = []
+    parts = []
     for place, leaf in leaves_of(value, path, is_leaf):
         if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor):
-            found += parts_of(vars(leaf), place, is_leaf)
+            parts += parts_of(vars(leaf), place, is_leaf)
         else:
-            found.append((place, leaf))
-    return found
+            parts.append((place, leaf))
+    return parts
 
 
 def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict[tuple, tuple]:

@@ -201,7 +201,7 @@ def wikitext_in(folder: Path) -> tuple:
         if (folder / name).exists():
             content = (folder / name).read_bytes().replace(b"\r\n", b"\n")
             known = known and git_blob(content) == blob
-            texts[name] = words_in(content, folder / name)
+            texts[name] = words_of(content, folder / name)
     different = dict.fromkeys([*texts["train.txt"], "<unk>"])
     vocabulary = dict(zip(different, range(len(different)), strict=True))
     numbers = []
@@ -218,7 +218,7 @@ def wikitext_in(folder: Path) -> tuple:
     return (*numbers, list(vocabulary)), source, used
 
 
-def words_in(content: bytes, path: Path) -> list[str]:
+def words_of(content: bytes, path: Path) -> list[str]:
     """Return the words of a text, with <eos> at the end of each line."""
     try:
         lines = content.decode().splitlines()

@@ -493,7 +493,7 @@ def warm_up(
     compiled_before = read_compiler(trainer.is_compiled)["seconds"]
     # on the device, start_again() sets its buffers to zero where the graph reads them
     optimizer = None if trainer.on_device else trainer.optimizer
-    found = AsFound(trainer.network, trainer.masters, trainer.compute_loss, optimizer)
+    before = AsFound(trainer.network, trainer.masters, trainer.compute_loss, optimizer)
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
@@ -519,7 +519,7 @@ def warm_up(
         _, taken.hidden = trainer.step(batch, taken.hidden)
 
     record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)
-    left = found.put_back()
+    left = before.put_back()
     trainer.kept_for_graph = left if trainer.captured else None
     record.warmup_steps = trainer.steps
     record.warmup_skipped_steps = trainer.skipped_steps
