@@ -277,7 +277,7 @@ def arguments_of(what: str, function: Any) -> list[str]:
         arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise UserError(
-            f"{what} is {described(function)}; it must be a function written in Python, and"
+            f"{what} is {type_in_words(function)}; it must be a function written in Python, and"
             " help(compare) says what it takes and returns."
         ) from None
     return [
@@ -307,7 +307,7 @@ def loss_of(compute_loss: Callable) -> Callable:
         is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
-                f"compute_loss returned {described(returned)}; it must return the mean loss, a scalar"
+                f"compute_loss returned {type_in_words(returned)}; it must return the mean loss, a scalar"
                 " tensor that depends on the model, or (loss, hidden) where it takes `hidden`, so"
                 " add several losses up, and take the .loss of a model's output."
             )
@@ -316,7 +316,7 @@ def loss_of(compute_loss: Callable) -> Callable:
     return loss_and_hidden
 
 
-def described(value: Any) -> str:
+def type_in_words(value: Any) -> str:
     """Return what a value is, in a few words."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
@@ -331,7 +331,7 @@ def new_models(make_model: Callable) -> Callable:
         model = make_model()
         if not isinstance(model, torch.nn.Module) or model in made:
             raise UserError(
-                f"make_model returned {described(model)}; it must return a torch.nn.Module,"
+                f"make_model returned {type_in_words(model)}; it must return a torch.nn.Module,"
                 " and never one twice."
             )
         made.add(model)
