@@ -30,7 +30,7 @@ RULES = {  # module or room: all that it may import of the package
     "report": BASE | {"judge", "report"},
     "experiment": BASE | {"explain", "measure", "tasks", "train"},
     "own_model": BASE | {"experiment", "report.results", "tasks", "train"},
-    "standalone": {"parameters", "report.place", "store.commit", "store.files"},
+    "standalone": {"parameters", "report.files", "store.commit", "store.files"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
     | {
@@ -39,12 +39,10 @@ RULES = {  # module or room: all that it may import of the package
         "judge.ratios",
         "measure.nvml",
         "measure.order",
-        "report.page",
-        "report.place",
-        "report.selection",
-    }
-    | {"report.study", "runner"}
-    | {"tasks.data_files"},
+        "report.files",
+        "runner",
+        "tasks.data_files",
+    },
 }
 
 

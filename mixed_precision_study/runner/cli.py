@@ -21,8 +21,7 @@ from typing import NoReturn
 import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
-from ..report.place import check_place, set_aside
-from ..report.selection import OWN_RUNS, own_runs, sort_out
+from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
     try:
         execute_notebook(arguments)
         for notebook in pages:
-            from ..report.page import write_page
+            from ..report.files import write_page
 
             write_page(notebook)
     finally:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..judge.axis import PRECISION
 from ..parameters import UserError, did_you_mean
-from ..report.study import as_list, checked_study, plain_yaml, yaml_in
+from ..report.files import as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder

@@ -7,7 +7,7 @@ import yaml
 from conftest import NOTEBOOKS, ROOT
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report.study import study_of
+from mixed_precision_study.report.files import study_of
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
 from mixed_precision_study.runner.studies import (
