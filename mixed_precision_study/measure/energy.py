@@ -102,7 +102,10 @@ def summarise_energy(record: RunRecord, samples_trained: int) -> None:
     if short := too_short_for_energy(seconds):
         record.energy_reason = short
         return
-    record.energy_source = "counter"
-    record.energy_joules = sum(part["joules"] for part in parts)
-    record.joules_per_1000_samples = 1000 * record.energy_joules / samples_trained
-    record.power_watts_mean = record.energy_joules / seconds
+    joules = sum(part["joules"] for part in parts)
+    record.fill(
+        energy_source="counter",
+        energy_joules=joules,
+        joules_per_1000_samples=1000 * joules / samples_trained,
+        power_watts_mean=joules / seconds,
+    )

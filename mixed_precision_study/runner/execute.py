@@ -48,6 +48,7 @@ from ..store.variables import (
     RUNNER_ENV,
     STUDY_ENV,
     THREADS_ENV,
+    with_folder,
 )
 from .devices import Device
 from .finished import RETRIED
@@ -224,11 +225,6 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
         "--no-progress-bar",
     ]
     return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
-
-
-def with_folder(folder: Path, variable: str) -> str:
-    """Return a variable's list of folders with this one before it."""
-    return os.pathsep.join(filter(None, (str(folder), os.environ.get(variable))))
 
 
 def start_process(

@@ -363,6 +363,11 @@ class RunRecord(Section):
     def __setattr__(self, name: str, value: Any) -> None:
         vars(self.part_with(name))[name] = value
 
+    def fill(self, **values: Any) -> None:
+        """Set several fields."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
 
 def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
@@ -427,8 +432,7 @@ def new_record(notebook: str, settings: dict, precision: str, facts: dict) -> Ru
     run_id = run_id_of(notebook, plan.parameters if plan else settings, precision)
     run = Run.model_construct(run_id=run_id, notebook=notebook, precision=precision)
     record = RunRecord.model_construct(run=run, settings=settings)
-    for name, value in facts.items():
-        setattr(record, name, value)
+    record.fill(**facts)
     return record
 
 

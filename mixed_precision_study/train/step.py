@@ -521,10 +521,12 @@ def warm_up(
     record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)
     left = before.put_back()
     trainer.kept_for_graph = left if trainer.captured else None
-    record.warmup_steps = trainer.steps
-    record.warmup_skipped_steps = trainer.skipped_steps
-    record.warmup_seconds = time.perf_counter() - started
-    record.compile_seconds = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
+    record.fill(
+        warmup_steps=trainer.steps,
+        warmup_skipped_steps=trainer.skipped_steps,
+        warmup_seconds=time.perf_counter() - started,
+        compile_seconds=read_compiler(trainer.is_compiled)["seconds"] - compiled_before,
+    )
     if taken.scale and not taken.good:
         trainer.scaler.update(taken.scale)
     trainer.start_again()
