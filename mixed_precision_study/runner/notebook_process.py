@@ -33,16 +33,15 @@ def main(arguments: list[str]) -> None:
     if not runner_above():  # whose end would have ended this since its import
         sys.exit("run_all.py has ended")
     adopt_orphans()  # so that what the notebook leaves in the background ends with this
-    pages = []
+    page_of = None
     if arguments[-2] == "--page":
-        pages.append(arguments.pop())
-        arguments.pop()
+        *arguments, _, page_of = arguments
     try:
         execute_notebook(arguments)
-        for notebook in pages:
+        if page_of:
             from ..report.files import write_page
 
-            write_page(notebook)
+            write_page(page_of)
     finally:
         end(psutil.Process().children())
 
