@@ -307,9 +307,9 @@ def loss_of(compute_loss: Callable) -> Callable:
         is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
-                f"compute_loss returned {type_in_words(returned)}; it must return the mean loss, a scalar"
-                " tensor that depends on the model, or (loss, hidden) where it takes `hidden`, so"
-                " add several losses up, and take the .loss of a model's output."
+                f"compute_loss returned {type_in_words(returned)}; it must return the mean loss,"
+                " a scalar tensor that depends on the model, or (loss, hidden) where it takes"
+                " `hidden`, so add several losses up, and take the .loss of a model's output."
             )
         return pair
 

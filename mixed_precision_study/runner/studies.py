@@ -96,7 +96,10 @@ def part_in_words(part: str | int) -> str:
 
 
 def described(form: StudyForm, path: Path) -> dict:
-    """Return a study with what it says of itself as `about`. Raise UserError where that is wrong."""
+    """Return a study with what it says of itself as `about`.
+
+    Raise UserError where that is wrong.
+    """
     where = f"study {form.name} in {path}"
     said = form.model_dump(exclude_unset=True)
     if form.base is None:

@@ -189,8 +189,8 @@ class IterableData(TrainingData):
         name = "eval_batches" if epoch is None else "batches"
         if counts != known or totals(counts) != totals(first) or not (counts or epoch == 0):
             raise Failed(
-                f"{name} gave {len(counts)} steps where there were {len(first)}, or other samples or"
-                " shapes; yield the same in every epoch"
+                f"{name} gave {len(counts)} steps where there were {len(first)},"
+                " or other samples or shapes; yield the same in every epoch"
             )
 
     def moved(self, leaf: Any, path: str) -> Any:
