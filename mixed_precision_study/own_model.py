@@ -277,8 +277,8 @@ def arguments_of(what: str, function: Any) -> list[str]:
         arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise UserError(
-            f"{what} is {type_in_words(function)}; it must be a function written in Python, and"
-            " help(compare) says what it takes and returns."
+            f"{what} is {type_in_words(function)}; it must be a function written in Python,"
+            " and help(compare) says what it takes and returns."
         ) from None
     return [
         argument.name
@@ -308,8 +308,9 @@ def loss_of(compute_loss: Callable) -> Callable:
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
                 f"compute_loss returned {type_in_words(returned)}; it must return the mean loss,"
-                " a scalar tensor that depends on the model, or (loss, hidden) where it takes"
-                " `hidden`, so add several losses up, and take the .loss of a model's output."
+                " a scalar tensor that depends on the model, or (loss, hidden)"
+                " where it takes `hidden`, so add several losses up,"
+                " and take the .loss of a model's output."
             )
         return pair
 
@@ -383,14 +384,12 @@ def check_optimizer(optimizer: Any, usual: bool) -> None:
     kind = type(optimizer).__name__
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
         raise UserError(
-            f"make_optimizer returned a {kind}; it must return one optimizer. A loop "
-            "with two, as of a GAN, has no"
-            " single step to compare: use diagnose() on it."
+            f"make_optimizer returned a {kind}; it must return one optimizer. A loop with two,"
+            " as of a GAN, has no single step to compare: use diagnose() on it."
         )
     needs_closure = "closure" in arguments_of("the optimizer's step", optimizer.step)
     if usual and (needs_closure or not hasattr(optimizer, "_optimizer_step_post_hooks")):
         raise UserError(
-            f"{kind} wants a closure in its step or lacks the hooks of "
-            "torch.optim.Optimizer, so take the step"
-            " yourself, in training_step=."
+            f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer,"
+            " so take the step yourself, in training_step=."
         )

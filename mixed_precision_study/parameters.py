@@ -247,8 +247,8 @@ def declared_by(
             raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
         if name.startswith("_") or hasattr(BaseModel, name):
             raise UserError(
-                f"{notebook} cannot have a parameter {name}, because pydantic needs that "
-                "name; rename it."
+                f"{notebook} cannot have a parameter {name}, because pydantic needs that name;"
+                " rename it."
             )
         fields[name] = (
             parameter_type(annotations.get(name, ""), base.model_fields.get(name), value),
@@ -325,8 +325,9 @@ def check_plan(plan: Planned, given: dict) -> None:
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
             raise UserError(
-                f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts"
-                f" it; assign {key} in the parameters cell and pass {key}={key}."
+                f"run_all.py has planned {plan.parameters[key]!r},"
+                f" and {key}={value!r} contradicts it;"
+                f" assign {key} in the parameters cell and pass {key}={key}."
             )
 
 

@@ -74,8 +74,8 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
         "bf16": "native" if native else "emulated",
         "free memory": (
-            f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of "
-            f"{properties.total_memory / MIB:,.0f} MiB"
+            f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of"
+            f" {properties.total_memory / MIB:,.0f} MiB"
         ),
         "others on the GPU": "unknown"
         if others is None

@@ -267,7 +267,7 @@ def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Co
             kept.append(chosen)
     if comparisons and not kept:
         raise UserError(
-            "the repetition of -p repeat is not planned, because they count from 0 to "
-            "`repeats` less one."
+            "the repetition of -p repeat is not planned,"
+            " because they count from 0 to `repeats` less one."
         )
     return kept

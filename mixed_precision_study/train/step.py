@@ -342,9 +342,9 @@ def read_switches(record: RunRecord, trainer: Trainer) -> None:
     for line, value in switches_now().items():
         if value != trainer.switches[line]:
             raise Failed(
-                f"torch.{line.split()[0]} changed during the training, so it is not what its name"
-                " says; leave that out of the model, the loss, the optimizer, the batches and"
-                " evaluate, and set it before you compare"
+                f"torch.{line.split()[0]} changed during the training,"
+                " so it is not what its name says; leave that out of the model, the loss,"
+                " the optimizer, the batches and evaluate, and set it before you compare"
             )
 
 
@@ -505,9 +505,9 @@ def warm_up(
             sorted(str(dtype).removeprefix("torch.") for dtype in seen)
         )
         print(
-            f"{trainer.precision}: the model or the loss turns on autocast by itself "
-            f"({record.autocast_dtype} in all),"
-            " so this run is not what its name says; take that out to compare precisions."
+            f"{trainer.precision}: the model or the loss turns on autocast by itself"
+            f" ({record.autocast_dtype} in all), so this run is not what its name says;"
+            " take that out to compare precisions."
         )
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
