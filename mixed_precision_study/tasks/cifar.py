@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels,
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
 
 
-def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
+def load(settings: Any, device: torch.device) -> "Cifar":
     """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is
     not available.
     """
@@ -69,9 +68,7 @@ class Cifar(ImageData):
 
     folder = "cifar10"
 
-    def __init__(
-        self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str
-    ):
+    def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         train, test, self.classes = images
         self.title = TITLES.get(used)

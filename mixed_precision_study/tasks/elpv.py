@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ TITLES = {"elpv": "ELPV", "synthetic": "made-up data"}
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
-def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
+def load(settings: Any, device: torch.device) -> "NumberedImages":
     """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones
     if it is missing.
     """
@@ -63,9 +63,7 @@ class NumberedImages(ImageData):
 
     mean, std = 127.5, 64.0
 
-    def __init__(
-        self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str
-    ):
+    def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         self.take, self.paths, self.labels = images
         low, high = self.labels.min().item(), self.labels.max().item()

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,7 +151,7 @@ class ImageData(TrainingData):
     labels: torch.Tensor
     training: torch.Tensor  # indices of the images to train on
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, source: str, used: str):
+    def __init__(self, settings: Any, device: torch.device, source: str, used: str):
         self.settings = settings
         self.device = device
         self.source, self.used = source, used
