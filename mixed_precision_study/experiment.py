@@ -162,7 +162,8 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
         print(
             f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps."
         )
-    from torch import _dynamo  # noqa: F401, which the first optimizer imports, but its objects are to be frozen, too
+    # which the first optimizer imports, but its objects are to be frozen, too
+    from torch import _dynamo  # noqa: F401
 
     startup.lap("import")
     # later there may be trainings among the objects, which must be freed

@@ -190,8 +190,8 @@ def swept_settings(
 ) -> list[Setting]:
     """Return what an entry of a study asks for, where the overrides win over all that it sets.
 
-    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise UserError
-    at the first value that the notebook would refuse, and at more than `room` runs.
+    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise
+    UserError at the first value that the notebook would refuse, and at more than `room` runs.
     """
     name = entry["notebook"]
     path = notebooks / f"{name}.ipynb"
@@ -201,7 +201,8 @@ def swept_settings(
     swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
     usual = entry.get("repeats", 1)
     repeats = overrides.get("repeats", usual)
-    if math.prod(map(len, swept.values())) * repeats > room:
+    count = math.prod(map(len, swept.values()))
+    if count * repeats > room:
         raise UserError(
             f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
         )
@@ -214,10 +215,10 @@ def swept_settings(
             raise UserError(f"notebook {name}: {error}") from None
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
         names = tuple({*given, *combination, *asked, *OF_THE_RUN})
-        settings.append(Setting(path, parameters, names, range(first, first + repeats), 0))
-    trainings = sum(len(setting.parameters["precisions"]) for setting in settings)
-    minutes = entry.get("minutes", 1) / usual / trainings
-    return [setting._replace(minutes=minutes) for setting in settings]
+        minutes = entry.get("minutes", 1) / usual / (count * len(parameters["precisions"]))
+        repetitions = range(first, first + repeats)
+        settings.append(Setting(path, parameters, names, repetitions, minutes))
+    return settings
 
 
 def plan(
@@ -266,7 +267,7 @@ def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Co
             kept.append(chosen)
     if comparisons and not kept:
         raise UserError(
-            "the repetition of -p repeat is not planned, because they count from 0 to "
-            "`repeats` less one."
+            "the repetition of -p repeat is not planned,"
+            " because they count from 0 to `repeats` less one."
         )
     return kept

@@ -34,7 +34,8 @@ def say(text: str) -> None:
     try:
         print(f"{text}\n", end="", flush=True)  # in one piece, because each device says its own
     except OSError:
-        sys.stdout = None  # type: ignore[assignment]  # Python would else try again at its end, and complain
+        # Python would else try again at its end, and complain
+        sys.stdout = None  # type: ignore[assignment]
 
 
 @contextmanager
