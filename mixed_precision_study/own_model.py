@@ -199,7 +199,7 @@ def compare(
     records: list[RunRecord] = []
     for chosen in settings:
         chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
-        records += Experiment(
+        made = Experiment(
             name,
             chosen,
             data,
@@ -213,7 +213,8 @@ def compare(
             gpu=gpu,
             identity=identity,
         ).run()
-        results.show(records[-len(chosen.precisions) :])
+        results.show(made)
+        records += made
     say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
     check_records(records)
     return records

@@ -40,6 +40,18 @@ Precision = Literal[
 ]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
+# what an Experiment reads anew for each training, so one process can train several values
+OfATraining = Literal[
+    "precisions",
+    "channels_last",
+    "execution",
+    "compile_mode",
+    "cudnn_benchmark",
+    "scaler",
+    "rounding",
+    "loss_scale",
+    "keep_batchnorm_fp32",
+]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {
     "default": {},
@@ -126,6 +138,8 @@ class Common(Parameters):
     """folder for the run records"""
     compile_mode: CompileMode = "default"
     """coordinate-descent, max-autotune-no-cudagraphs"""
+    cudnn_benchmark: bool = True
+    """cuDNN times its algorithms at each new shape; PyTorch does not by default"""
     scaler: Literal["pytorch", "device"] = "pytorch"
     """or "device": no step waits to read about overflows"""
     rounding: Literal["nearest", "stochastic"] = "nearest"
@@ -283,12 +297,20 @@ class Planned(BaseModel):
     parameters: dict[str, Any]  # all of them
     # names of those that the parameters cell, the study, -p or run_all.py itself sets
     given: list[str]
+    # which parameters are other ones in each way that this process trains, one way after the other
+    ways: list[dict[str, Any]] = [{}]
 
 
 def planned() -> Planned | None:
     """Return what run_all.py has planned for this process, or None in a notebook run by hand."""
     text = os.environ.get(PLANNED_ENV)
     return Planned.model_validate_json(text) if text else None
+
+
+def planned_ways() -> list[dict[str, Any]]:
+    """Return the ways that this process trains, each as the parameters that are other ones in it."""
+    plan = planned()
+    return plan.ways if plan else [{}]
 
 
 def check_parameters(notebook: str, namespace: dict) -> Any:

@@ -2,6 +2,7 @@
 experiment notebook shows its own.
 """
 
+import json
 import re
 import sys
 import textwrap
@@ -47,7 +48,7 @@ from .tables import (
     said_of_found,
     training_row,
 )
-from .words import METRICS, ORDER, count, listed, plain, precision_name, short
+from .words import METRICS, ORDER, count, listed, plain, precision_name, setting_name, short
 
 CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
     "order": "one side always ran first, so a drift of the host may look like a difference",
@@ -592,7 +593,20 @@ def in_notebook() -> bool:
 
 
 def show(records: list[RunRecord]) -> None:
-    """Show the result of a notebook, outside IPython as text."""
+    """Show the result of a notebook, way by way where there are several, outside IPython as text."""
+    ways: dict[str, list[RunRecord]] = {}
+    for record in records:
+        ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
+    first, *others = [json.loads(settings) for settings in ways]
+    differing = [name for name in first if any(one[name] != first[name] for one in others)]
+    for way in ways.values():
+        if differing:
+            print("\n" + ", ".join(setting_name(name, way[0].settings[name]) for name in differing))
+        show_way(way)
+
+
+def show_way(records: list[RunRecord]) -> None:
+    """Show what one way has given."""
     tables = tables_of(records)
     bars = bars_in(tables)
     show_table: Callable = print

@@ -52,7 +52,7 @@ def state_of(run: Run, gpus: set[str], fresh: bool, retry_failed: bool) -> str:
     """
     records = [] if fresh else counting_records(run)
     retried = retry_failed and any(record["status"] in RETRIED for record in records)
-    if retried or len(records) < len(run.run_ids):
+    if retried or len(records) < len(run.trainings):
         return "to do"
     used = {record["gpu_uuid"] for record in records} - {None}
     return "elsewhere" if used and gpus and used != gpus else "finished"

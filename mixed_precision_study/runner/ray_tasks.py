@@ -22,7 +22,7 @@ from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_endings
 from .plan import Run
-from .status import in_words, say
+from .status import say_ended
 
 # of a run; the records come last, because they are what counts
 FILES = ("logs/*.log", "*.ipynb", "*.json")
@@ -120,7 +120,7 @@ class Cluster(NamedTuple):
             cause = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
             reason = f"its node failed: {cause}"
             for run in runs:
-                write_endings(run, run.run_ids, self.devices[0], "killed", reason)
+                write_endings(run, run.trainings, self.devices[0], "killed", reason)
             return
         for name, content in files.items():
             with written_whole(runs[0].folder / name) as temporary:
@@ -132,8 +132,7 @@ def say_records(runs: list[Run], count: str) -> None:
     for run in runs:
         for path in run.record_paths.values():
             if record := read_run(path):
-                where = f"{count} {record['host_id'] or 'ray'}"
-                say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
+                say_ended(f"{count} {record['host_id'] or 'ray'}", record)
 
 
 @contextmanager

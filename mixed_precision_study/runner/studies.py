@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..judge.axis import PRECISION
-from ..parameters import UserError, did_you_mean
+from ..parameters import OfATraining, UserError, did_you_mean
 from ..report.files import as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
@@ -28,6 +28,8 @@ class Entry(BaseModel):
     notebook: PlainName
     parameters: Settings = {}
     sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
+    ways: Annotated[list[dict[OfATraining, Any]], Field(min_length=1)] = [{}]
+    small: Settings = {}
     cpu: Settings = {}
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
     minutes: Annotated[float, Field(ge=0)] = 1
@@ -78,7 +80,7 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
             " see the head of notebooks/studies.yaml."
         ) from None
     for number, entry in enumerate(form.runs, 1):
-        settings = {*entry.parameters, *entry.sweep, *entry.cpu}
+        settings = {*entry.parameters, *entry.sweep, *entry.small, *entry.cpu}
         if "precisions" in entry.sweep or "repeat" in settings:
             reason = (
                 "must neither sweep `precisions` nor set `repeat`,"

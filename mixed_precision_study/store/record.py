@@ -423,13 +423,16 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 
 
-def new_record(notebook: str, settings: dict, precision: str, facts: dict) -> RunRecord:
+def new_record(
+    notebook: str, settings: dict, precision: str, facts: dict, way: dict | None = None
+) -> RunRecord:
     """Return the record of a run that is about to start;
 
-    `facts` are fields that are known already.
+    `facts` are fields that are known already. `way` holds what is other in it than run_all.py has
+    planned for the first way of this process.
     """
     plan = planned()
-    run_id = run_id_of(notebook, plan.parameters if plan else settings, precision)
+    run_id = run_id_of(notebook, plan.parameters | (way or {}) if plan else settings, precision)
     run = Run.model_construct(run_id=run_id, notebook=notebook, precision=precision)
     record = RunRecord.model_construct(run=run, settings=settings)
     record.fill(**facts)

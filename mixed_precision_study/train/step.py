@@ -368,18 +368,18 @@ SEARCH_SECONDS = 60  # what the search may take, about, if the time of a step is
 STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
 
 
-def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> None:
+def allow_search(step_seconds: float = 0.0, wanted: bool = True) -> None:
     """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the
     process.
 
-    Nothing is searched for batches of several shapes, where each new one would wait for its search.
+    It must not be wanted for batches of several shapes, where each new one would wait for its search.
     With `step_seconds`, the time of a step, fewer are timed if the search would take more than
     SEARCH_SECONDS.
     """
     affordable = (
         int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds) if step_seconds else SEARCH_LIMIT
     )
-    torch.backends.cudnn.benchmark = not several_shapes
+    torch.backends.cudnn.benchmark = wanted
     torch.backends.cudnn.benchmark_limit = max(1, min(SEARCH_LIMIT, affordable))
 
 
