@@ -199,6 +199,7 @@ def compare(
     records: list[RunRecord] = []
     for one in settings:
         one.batch_size, one.max_steps = data.size, settings[0].max_steps
+        one.precisions = settings[0].precisions  # those that this GPU has
         records += Experiment(
             name,
             one,
