@@ -1,5 +1,5 @@
-"""How an experiment notebook shows its own result: a picture, one table, and a sentence per
-precision.
+"""How an experiment notebook shows its own result: the conclusion, a picture, one table, and a
+sentence per precision.
 """
 
 import re
@@ -10,14 +10,15 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ..judge.bottleneck import find_bottleneck
+from ..judge.bottleneck import advice_of, find_bottleneck
 from ..judge.verdict import NOT_TRAINED, verdict
 from ..store.record import RunRecord, flat_record
 from .bars import time_and_memory, time_and_memory_note
 from .charts import STATUS, picture_of
-from .names import METRICS, ORDER, precision_name
+from .names import METRICS, ORDER, in_way, precision_name, way_name
+from .section import Sentence
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
-from .words import listed, short
+from .words import listed, plain, short
 
 LINE_LENGTH = 100  # characters of a sentence's line
 CPU_WARNING = (
@@ -84,11 +85,36 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
-def read_results(records: list[RunRecord]) -> str:
-    """Return an item per precision: how much faster than fp32 and TF32 it is, and why."""
-    tables = tables_of(records)
+def conclusion(tables: Tables) -> str:
+    """Return the answer in one or two sentences: what 16 bits gain over TF32 (or fp32) and what
+    limits the first of them; nothing where no such ratio is known.
+    """
     if tables.on_cpu:
         return CPU_WARNING
+    bars = bars_in(tables)
+    gains = bars[bars.ratio.notna()]
+    if gains.empty:
+        return ""
+    first = next(one for one in tables.trainings.record if one["precision"] == gains.index[0])
+    base = bars.loc[gains.baseline.iloc[0]]
+    amounts = [f"{precision_name(name)} {row.ratio:.2f} times" for name, row in gains.iterrows()]
+    way = in_way(way_name(first["settings"].get("execution")))
+    said = f"{way}, {listed(amounts, 'and')} as fast as {precision_name(base.name)}"
+    shares = (gains.gib / base.gib).dropna()
+    if len(shares) == len(gains):
+        said += f", with {listed([f'{share:.2f}' for share in shares], 'and')} of its memory"
+    said = f"{said[0].upper()}{said[1:]}."
+    case, because = find_bottleneck(first)
+    if first["gpu_busy_fraction"] is None:
+        return said
+    advice = advice_of(case, first)
+    return f"{said} With {precision_name(first['precision'])}, {because}{advice}."
+
+
+def sentences_of(tables: Tables) -> list[str]:
+    """Return a sentence per precision: how much faster than fp32 and TF32 it is, and why."""
+    if tables.on_cpu:
+        return [CPU_WARNING]
     runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
     runs = {arm: runs[arm] for arm in tables.arms}
     said: dict[str, list[str]] = {}
@@ -99,32 +125,26 @@ def read_results(records: list[RunRecord]) -> str:
             text = verdict(own, runs[base][0], ratio, with_reason=arm not in said)
             said.setdefault(arm, []).append(text)
     items = [" ".join(texts) for texts in said.values()]
+    ok = [own[0] for own in runs.values() if own[0]["status"] == "ok"]
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
-        items = [
-            f"{name}: {find_bottleneck(own[0])[1]}."
-            for name, own in runs.items()
-            if own[0]["status"] == "ok"
-        ]
+        items = [f"{one['precision']}: {find_bottleneck(one)[1]}." for one in ok]
     if not items:
-        return "No run ended well, so there is nothing to compare."
-    ok = [record for record in records if record.status == "ok"]
+        return ["No run ended well, so there is nothing to compare."]
+    return [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
+
+
+def order_of(records: list[RunRecord]) -> str:
+    """Return what is to be known of several runs of one process, or nothing of a single one."""
     order = {
-        one.runs_before_in_process: one.precision
-        for one in ok
-        if one.runs_before_in_process is not None
+        one.runs_before_in_process: precision_name(one.precision)
+        for one in records
+        if one.status == "ok" and one.runs_before_in_process is not None
     }
-    if len(order) > 1:
-        text = (
-            f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in "
-            "this order."
-        )
-        items.insert(
-            0, f"{text} One run of each gives no interval, so a small difference may be chance."
-        )
-    items = [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
-    return "\n".join(
-        textwrap.fill(text, LINE_LENGTH, initial_indent="- ", subsequent_indent="  ")
-        for text in items
+    if len(order) < 2:
+        return ""
+    return (
+        f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this "
+        "order. One run of each gives no interval, so a small difference may be chance."
     )
 
 
@@ -134,11 +154,23 @@ def in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+def show_text(text: str) -> None:
+    """Show a paragraph as Markdown, or, outside IPython, as lines of text."""
+    if in_notebook():
+        from IPython.display import display
+
+        display(Sentence(plain(text)))
+    else:
+        print(textwrap.fill(text, LINE_LENGTH))
+
+
 def show(records: list[RunRecord]) -> None:
-    """Show the result of a notebook, outside IPython as text."""
+    """Show the result of a notebook, its conclusion first, outside IPython as text."""
     tables = tables_of(records)
     bars = bars_in(tables)
     show_table: Callable = print
+    if answer := conclusion(tables):
+        show_text(answer)
     if in_notebook():
         from IPython.display import Image, display
 
@@ -148,9 +180,11 @@ def show(records: list[RunRecord]) -> None:
         for figure in figures:
             plt.close(figure)  # else a notebook shows it again
         display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=time_and_memory_note(bars)))
-        print(textwrap.fill(time_and_memory_note(bars), LINE_LENGTH))
+        show_text(time_and_memory_note(bars))
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):
         show_table(results_table(records))
-    print(read_results(records))
+    for sentence in filter(None, (order_of(records), *sentences_of(tables))):
+        if sentence != answer:
+            show_text(sentence)
