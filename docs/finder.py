@@ -22,8 +22,7 @@ words.append(os.environ.get("JPY_SESSION_NAME", ""))
 near = [Path(word).absolute().parent for word in words if word.endswith(".ipynb")] + [Path.cwd()]
 above = [up for one in near for up in (one, *one.parents) if any(up.glob(f"{NAME}*"))]
 unsafe = [up for up in above if not is_safe(up)]
-safe = [up for up in above if up not in unsafe]
-code = [str(up) for up in safe if os.path.isfile(up / "run_all.py")]
+code = [str(up) for up in above if up not in unsafe and os.path.isfile(up / "run_all.py")]
 code = [up for up in code if os.path.isfile(f"{up}/{NAME}/__init__.py")]
 sys.path[:] = code[:1] + [one for one in sys.path if Path(one).absolute() not in unsafe]
 if not importlib.util.find_spec(NAME):

@@ -15,7 +15,7 @@ from ..judge.verdict import NOT_TRAINED, verdict
 from ..store.record import RunRecord, flat_record
 from .bars import time_and_memory, time_and_memory_note
 from .charts import STATUS, picture_of
-from .names import METRICS, ORDER, in_way, precision_name, way_name
+from .names import METRICS, ORDER, in_way, model_name, precision_name, way_name
 from .section import Sentence
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
 from .words import listed, plain, short
@@ -95,20 +95,18 @@ def conclusion(tables: Tables) -> str:
     gains = bars[bars.ratio.notna()]
     if gains.empty:
         return ""
-    first = next(one for one in tables.trainings.record if one["precision"] == gains.index[0])
-    base = bars.loc[gains.baseline.iloc[0]]
-    amounts = [f"{precision_name(name)} {row.ratio:.2f} times" for name, row in gains.iterrows()]
-    way = in_way(way_name(first["settings"].get("execution")))
-    said = f"{way}, {listed(amounts, 'and')} as fast as {precision_name(base.name)}"
-    shares = (gains.gib / base.gib).dropna()
+    base, name = gains.baseline.iloc[0], gains.index[0]
+    run = next(one for one in tables.trainings.record if one["precision"] == name)
+    way = in_way(way_name(run["settings"].get("execution")))
+    amounts = [f"{precision_name(arm)} {ratio:.2f} times" for arm, ratio in gains.ratio.items()]
+    answer = f"{model_name(run)} {way}: {listed(amounts, 'and')} as fast as {precision_name(base)}"
+    shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
     if len(shares) == len(gains):
-        said += f", with {listed([f'{share:.2f}' for share in shares], 'and')} of its memory"
-    said = f"{said[0].upper()}{said[1:]}."
-    case, because = find_bottleneck(first)
-    if first["gpu_busy_fraction"] is None:
-        return said
-    advice = advice_of(case, first)
-    return f"{said} With {precision_name(first['precision'])}, {because}{advice}."
+        answer += f", with {listed(shares, 'and')} of its memory"
+    case, because = find_bottleneck(run)
+    if case == "not known":
+        return f"{answer}."
+    return f"{answer}. With {precision_name(name)}, {because}{advice_of(case, run)}."
 
 
 def sentences_of(tables: Tables) -> list[str]:
