@@ -93,7 +93,7 @@ def draw(curves: dict[str, list[float]], every: int, file: str) -> None:
     import matplotlib.pyplot as plt
 
     from mixed_precision_study.report.charts import SOFT, chart_style, drawing_of, sheet_of
-    from mixed_precision_study.report.names import COLOURS
+    from mixed_precision_study.report.words import COLOURS
 
     pure = COLOURS["bf16_true"]
     looks = {  # the colour says the format, and the line how it rounds

@@ -13,14 +13,12 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, drawing_of, sheet_of  # noqa: E402
-from mixed_precision_study.report.dots import dots, ratio_rows  # noqa: E402
-from mixed_precision_study.report.names import short_name  # noqa: E402
+from mixed_precision_study.report import quality, settings  # noqa: E402
+from mixed_precision_study.report.charts import chart_style, dots, drawing_of, ratio_rows, sheet_of  # noqa: E402  # noqa: E402
+from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
-from mixed_precision_study.report.sure import cell_of  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
-from mixed_precision_study.report.words import span  # noqa: E402
+from mixed_precision_study.report.words import short_name, span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")
@@ -172,14 +170,14 @@ def gains(outputs: Path) -> pd.DataFrame:
     the compiler.
     """
     tables = read(outputs, REFERENCE)
-    return ladder.ways_of(tables, pd.DataFrame()).join(tables.comparisons["name"], on="before")
+    return settings.ways_of(tables, pd.DataFrame()).join(tables.comparisons["name"], on="before")
 
 
 def grown(outputs: Path, folder: str) -> pd.DataFrame:
     """Return the pairs of neighbouring precisions over the width of ViT and Transformer."""
     tables = read(outputs, folder)
     return pd.concat(
-        [growth.pairs_of(tables, one) for one in growth.families_of(tables)], ignore_index=True
+        [settings.pairs_of(tables, one) for one in settings.families_of(tables)], ignore_index=True
     )
 
 
@@ -277,8 +275,8 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     reference = read(outputs, REFERENCE)
     pictures = {
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
-        "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
-        "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
+        "growth": lambda: charts_of(settings.growth_section(read(outputs, "main/crossover-h200"))),
+        "quality": lambda: charts_of(quality.quality_section(read(outputs, "main/quality-h100"))),
     }
     for name, draw in pictures.items():
         with chart_style():

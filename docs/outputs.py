@@ -54,11 +54,10 @@ def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep its first picture for wide
     and narrow pages.
     """
-    from mixed_precision_study import RUNNER_ENV
-
     # --pages does without what it loads
     from mixed_precision_study.report.charts import sheet_of
     from mixed_precision_study.runner.cli import report_command
+    from mixed_precision_study.store.variables import RUNNER_ENV
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import RUNNER_ENV
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.memory_breakdown import read_memory_breakdown
@@ -48,7 +47,6 @@ from .parameters import (
 from .store.record import (
     EXPLAINING,
     NOT_YET_EXPLAINED,
-    ORDER_ENV,
     RunRecord,
     given_study,
     new_record,
@@ -58,6 +56,7 @@ from .store.record import (
     utc_now,
     write_record,
 )
+from .store.variables import ORDER_ENV, RUNNER_ENV
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
 from .train.as_found import AsFound

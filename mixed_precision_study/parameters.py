@@ -33,6 +33,7 @@ from pydantic import (
 )
 
 from .measure.packages import UserError as UserError  # which needs no package
+from .store.variables import PLANNED_ENV
 
 Precision = Literal[
     "fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"
@@ -47,7 +48,6 @@ COMPILE_MODES: dict[str, dict] = {
     },
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
 }
-PLANNED_ENV = "MIXED_PRECISION_PLANNED"  # environment variable from run_all.py: see planned()
 NEAR = 0.9  # from this likeness to a common parameter on, a name is taken for a slip
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import __version__
 from .parameters import UserError
-from .report.place import of_a_report
+from .report.files import of_a_report
 from .store.commit import PACKAGE, ROOT, packed_package
 from .store.files import written_whole
 

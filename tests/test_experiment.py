@@ -15,7 +15,7 @@ import pytest
 import torch
 from small_training import CPU, make_record
 
-from mixed_precision_study import RUNNER_ENV, experiment
+from mixed_precision_study import experiment
 from mixed_precision_study.experiment import (
     NOT_ABOUT_INFERENCE,
     Experiment,
@@ -28,7 +28,8 @@ from mixed_precision_study.experiment import (
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.store import record as records
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import NOT_YET_EXPLAINED, STUDY_ENV
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED
+from mixed_precision_study.store.variables import RUNNER_ENV, STUDY_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")

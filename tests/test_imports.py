@@ -14,11 +14,12 @@ PACKAGE = ROOT / NAME
 JUDGING = {"judge", "report", "runner"}
 BASE = {"parameters", "store"}
 RULES = {  # module or room: all that it may import of the package
-    "measure.packages": set(),
-    "parameters": {"measure.packages"},
+    "store.variables": set(),
+    "measure.packages": {"store.variables"},
+    "parameters": {"measure.packages", "store.variables"},
     "store.files": set(),
-    "store.commit": {"store.files"},
-    "store.record": {"parameters", "store.commit", "store.files"},
+    "store.commit": {"store.files", "store.variables"},
+    "store.record": {"parameters", "store.commit", "store.files", "store.variables"},
     "store": {"parameters", "store"},
     "measure.order": set(),
     "measure": BASE | {"measure"},
@@ -29,7 +30,7 @@ RULES = {  # module or room: all that it may import of the package
     "report": BASE | {"judge", "report"},
     "experiment": BASE | {"explain", "measure", "tasks", "train"},
     "own_model": BASE | {"experiment", "report.results", "tasks", "train"},
-    "standalone": {"parameters", "report.place", "store.commit", "store.files"},
+    "standalone": {"parameters", "report.files", "store.commit", "store.files"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
     | {
@@ -38,11 +39,10 @@ RULES = {  # module or room: all that it may import of the package
         "judge.ratios",
         "measure.nvml",
         "measure.order",
-        "report.place",
-        "report.selection",
-    }
-    | {"report.study", "runner"}
-    | {"tasks.data_files"},
+        "report.files",
+        "runner",
+        "tasks.data_files",
+    },
 }
 
 

@@ -15,7 +15,7 @@ from mixed_precision_study import own_model
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import compare
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report.selection import sort_out
+from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.tasks.iterable import IterableData

@@ -12,7 +12,7 @@ from conftest import ROOT, results
 from nested import changed
 
 from mixed_precision_study import __version__
-from mixed_precision_study.report.selection import sort_out
+from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store import files, reading
 from mixed_precision_study.store import record as records

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from ..measure.timing import synchronize
 from ..store.record import RunRecord
+from ..store.variables import CUPTI_ENV
 
 if TYPE_CHECKING:
     from ..train.step import Trainer
@@ -102,7 +103,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
     from torch.profiler import ProfilerActivity, profile
 
     # or CUPTI slows all later launches: pytorch/pytorch issue 144455
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    os.environ.setdefault(CUPTI_ENV, "1")
     given = list(itertools.islice(batches, steps))
     hidden = None
     synchronize(trainer.device)

@@ -15,10 +15,11 @@ from typing import Any
 
 import psutil
 
-from .. import RUNNER_ENV, __version__
+from .. import __version__
 from ..parameters import UserError
 from ..store.commit import suite_commit
 from ..store.record import RunRecord
+from ..store.variables import GPUS_ENV, RUNNER_ENV
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
 
 
@@ -40,7 +41,7 @@ def choose_device() -> Any:
         remember_gpus()
     # AMD says cuda
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    given = os.environ.get(GPUS_ENV)
     if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
         raise UserError(
             f"run_all.py gave this run {given}, but PyTorch cannot use it; run "

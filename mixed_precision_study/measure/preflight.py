@@ -7,6 +7,7 @@ from typing import get_args
 import torch
 
 from ..parameters import Precision, Unsupported, UserError
+from ..store.variables import BLOCKING_ENV
 from .nvml import THROTTLES, NvmlGpu, gpu_before_use, others_of
 
 OTHER_WHEEL = (  # of CUDA 12.6, which ends with PyTorch 2.14
@@ -80,8 +81,8 @@ def disturbances(uuid: str) -> list[str]:
         found.append(f"the power cap of {power / 1000:.0f} W is below the GPU's default")
     if throttles:
         found.append(f"the GPU is throttled now: {', '.join(throttles)}")
-    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
-        found.append("every launch waits for the GPU, because CUDA_LAUNCH_BLOCKING is set")
+    if os.environ.get(BLOCKING_ENV, "0") != "0":
+        found.append(f"every launch waits for the GPU, because {BLOCKING_ENV} is set")
     return found
 
 

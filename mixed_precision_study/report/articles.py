@@ -15,14 +15,14 @@ from ..judge.arms import peak_gib
 from ..judge.verdict import FEW_HOSTS
 from ..store.record import last_metric
 from .charts import PANEL, PAPER, SOFT, chart_style
-from .names import COLOURS, short_name
 from .section import File, Section
 from .tables import Tables, csv_of
-from .words import count, listed, plain, span
+from .words import COLOURS, count, listed, plain, short_name, span
 
-ABOUT = """A run counts if model, data, batch and settings are those of the article, and for times only if it is eager,
-because the articles were. Each of their figures is a single run on older software. A 95% interval stands in ( ), and
-the range of hosts in [ ]. `O2` and fp16 AMP stand in for each other. EfficientNet's article has images of its own."""
+ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of the article, and
+for times only if it is eager, because the articles were. Each of their figures is a single run on
+older software. A 95% interval stands in ( ), and the range of hosts in [ ]. `O2` and fp16 AMP stand
+in for each other. EfficientNet's article has images of its own."""
 TWO = "{:.2f}"
 TIME_MARGIN = 0.05  # a smaller change of time counts as none
 HOLDS = "holds"
@@ -44,9 +44,9 @@ def read_articles() -> pd.DataFrame:
         return pd.read_csv(opened)
 
 
-def section(tables: Tables) -> Section:
+def articles_section(tables: Tables) -> Section:
     """Return a chart of speed-ups and a table, where the study repeats articles."""
-    section = Section("Articles", about=ABOUT)
+    section = Section("Articles", about=ABOUT_ARTICLES)
     if not tables.show.get("articles"):
         return section
     articles = read_articles()

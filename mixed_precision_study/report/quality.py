@@ -15,19 +15,19 @@ from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import LINE, PANEL, SOFT, chart_style
-from .names import METRICS
 from .section import Section
 from .tables import Tables
-from .words import count, listed, plain, short, span
+from .words import METRICS, count, listed, plain, short, span
 
-ABOUT = """The last metric on held-out data is compared with that of fp32 over equal seeds. *Equivalent* means that the
-90% interval lies inside the margin (shaded), and *not worse* that its worse end does; a verdict takes five seeds."""
+ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp32 over equal seeds.
+*Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its
+worse end does; a verdict takes five seeds."""
 WIDEST = 4.0  # margins on either side of 0: what lies beyond stands as an arrow at the edge
 FEWEST_EPOCHS = 5  # of a curve
 SAME_CURVE = 0.05  # of the fall of fp32's loss
 
 
-def section(tables: Tables) -> Section:
+def quality_section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings
     went.
     """
@@ -50,7 +50,7 @@ def section(tables: Tables) -> Section:
         section.finding = f"Of {count(len(cases), 'case')}: {', '.join(found)}"
         if not judged.any():
             section.finding = "Each case has fewer than five seeds, so nothing is judged"
-        section.about = ABOUT
+        section.about = ABOUT_QUALITY
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
         widest = min(WIDEST, max(1.5, ends.max() + 0.2))

@@ -1,24 +1,387 @@
-"""How an experiment notebook shows its own result: the conclusion, a picture, one table, and a
-sentence per precision.
+"""Results in tables: how sure the ratios are, all numbers, what they rest on, and how an
+experiment notebook shows its own.
 """
 
 import re
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from textwrap import shorten
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
 from ..judge.bottleneck import advice_of, find_bottleneck
-from ..judge.verdict import NOT_TRAINED, verdict
+from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
+from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, verdict
+from ..store.reading import NO_RECORD
 from ..store.record import RunRecord, flat_record
-from .bars import time_and_memory, time_and_memory_note
-from .charts import STATUS, picture_of
-from .names import METRICS, ORDER, in_way, model_name, precision_name, way_name
-from .section import Sentence
-from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
-from .words import listed, plain, short
+from .charts import STATUS, picture_of, time_and_memory, time_and_memory_note
+from .section import Section, Sentence
+from .tables import (
+    Tables,
+    bars_of,
+    comparisons_of,
+    device_name,
+    mark_diverged,
+    ratios_of,
+    said_of_found,
+    training_row,
+)
+from .words import (
+    METRICS,
+    ORDER,
+    count,
+    in_way,
+    listed,
+    model_name,
+    plain,
+    precision_name,
+    short,
+    way_name,
+)
+
+CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
+    (
+        "always ran before",
+        "one side always ran first, so a drift of the host may look like a difference",
+    ),
+    ("was run", "the two sides had different places in the order of their process"),
+    ("clock", "the clocks of the two sides differed"),
+    ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
+    ("kernel of", "the processes of the two sides were started in different ways"),
+    ("throttled", "one side was throttled"),
+    ("shared", "one side shared its GPU"),
+    ("power limit", "one side ran at the card's power limit"),
+)
+
+
+def sure_section(tables: Tables) -> Section:
+    """Return the table of ratios over TF32 and over fp32, and what has to be minded in one
+    footnote.
+    """
+    section = Section()
+    if tables.ratios.empty or tables.on_cpu:
+        return section
+    ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
+    section.title, section.finding = "How sure", sure_finding(tables, ratios)
+    columns = [
+        f"{tables.short(arm)} over {tables.short(base)}"
+        for base in reversed(tables.axis.bases)
+        for arm in tables.arms
+    ]
+    over = ratios.arm.map(tables.short) + " over " + ratios.base.map(tables.short)
+    cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
+    cells = cells.pivot(index="comparison", columns="over", values="cell")
+    charted = tables.charted.assign(model=tables.charted["name"])
+    charted["run"] = [
+        ", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)
+    ]
+    if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
+        charted["model"] += ", " + charted.task
+    rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
+    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "", ["run"])
+    section.say(footnote(tables, ratios))
+    return section
+
+
+def cell_of(row: pd.Series) -> str:
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where 1
+    lies in it.
+    """
+    if row.outcome == FEW_HOSTS:
+        return range_of_hosts(row)
+    if pd.isna(row.low):
+        return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
+    unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
+    fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
+    digits = 1 if row.high >= 10 else 2  # seven columns fit
+    return f"{unsure}{row.ratio:.{digits}f} ({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
+
+
+def range_of_hosts(row: Any) -> str:
+    """Return the median of the hosts' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1
+    lies between them.
+    """
+    return (
+        f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} "
+        f"[{row.lowest:.2f}–{row.highest:.2f}]"
+    )
+
+
+def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
+    """Return how far graphs and eager runs repeat, as the half width of their intervals, and how
+    far hosts differ.
+    """
+    known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
+    apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between hosts"
+    if known.empty and len(hosts):
+        return f"Eager ratios {apart}"
+    if known.empty:
+        return "No ratio has an interval, because each rests on one or two processes"
+    graph = known.comparison.map(tables.comparisons.way).str.contains("graph")
+    half = known.high / known.ratio - 1
+    known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
+    if len(known_to) == 2:
+        return (
+            f"Ratios of CUDA graphs are known within {known_to[0]}, the other ratios within "
+            f"{known_to[1]}"
+        )
+    if len(hosts):
+        which = "of CUDA graphs" if graph.any() else "with an interval"
+        return f"Ratios {which} are known within {known_to[0]}, and eager ones {apart}"
+    return f"Ratios are known within {known_to[0]}"
+
+
+def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
+    """Return all cautions merged: what the numbers are, hosts, order, correction, disturbed
+    runs.
+    """
+    known, few = (
+        ratios.dropna(subset=["low"]),
+        ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)],
+    )
+    said = []
+    if len(known):
+        processes = sorted({int(one) for one in known.processes})
+        span = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
+        said.append(
+            f"Times as fast, with 95% intervals over {span} pairs of fresh processes, "
+            "each on one card; ~ means that 1"
+            " lies in the interval."
+        )
+    if len(few):
+        said.append(
+            f"{count(len(few), 'ratio')} of one or two processes have no interval, "
+            "because so few do not show how far"
+            " processes differ."
+        )
+    if (ratios.processes == 0).any():
+        said.append(
+            "† marks ratios of runs that are no pairs, as on two cards, so nothing is "
+            "judged from them."
+        )
+    tested = tables.ratios.dropna(subset=["p"])
+    fallen = tested[tested.outcome.isin(DIFFERENT) & ~tested.stands]
+    if len(fallen):
+        said.append(
+            f"\\* marks {count(len(fallen), 'ratio')} whose difference is not "
+            "significant after Holm's correction for"
+            f" testing all {len(tested)} ratios of this report."
+        )
+    over_hosts = ratios[ratios.outcome == FEW_HOSTS]
+    if len(over_hosts):
+        fewest = int(over_hosts.hosts.min())
+        said.append(
+            f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around "
+            "their median, because eager"
+            f" times belong to a host. Of further hosts up to {2 / (fewest + 1):.0%} are "
+            "expected outside."
+        )
+    eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
+    if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
+        said.append(
+            "Eager times depend on the host, so their intervals hold for this host and "
+            "may not hold for others."
+        )
+    differing = [text for texts in ratios.differences for text in texts]
+    cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
+    if any(" against " in one and "clock" not in one for one in differing):
+        cautions.append("the two sides differ in host or software, as ratios.csv says")
+    if cautions:
+        said.append(
+            f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of "
+            "ratios.csv says which."
+        )
+    disturbed = tables.trainings[tables.trainings.disturbed]
+    if len(disturbed):
+        said.append(
+            f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled "
+            "or shared their GPU."
+        )
+    return " ".join(said)
+
+
+ROWS_OPEN = 24  # a longer table is folded
+# comparisons: with more of them nobody reads a chart of each, so that this table has to do
+MANY = 30
+
+
+def numbers_section(tables: Tables) -> Section:
+    """Return a row for each precision of each comparison, whose first cell links to a record,
+    and the CSV files.
+    """
+    section = Section("All numbers", link="Numbers")
+    bars = bars_of(tables, tables.comparisons.index)
+    if len(bars):
+        timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
+        metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
+        names = {**METRICS, "mean_absolute_error": "MAE"}
+        fair = tables.axis.bases[-1]
+        cells = pd.DataFrame(
+            {
+                "model": bars.model,
+                "task": bars.task,
+                "run": (bars.way + ", " + bars.more).str.strip(", "),
+                ", ".join(tables.axis.settings): bars.short,
+                "s per epoch": bars.seconds.map(cell).where(bars.status == "ok", bars.status),
+                f"over {tables.short(fair)}": two(bars.ratio.where(bars.baseline == fair)),
+                "GiB": two(bars.gib),
+                "J per 1,000": bars.joules.map(cell),
+                "metric": bars.metric.map(cell),
+                "of": bars.comparison.map(metrics).replace(names).fillna("-"),
+                "GPU idle": bars.idle.map(lambda share: cell(share, "{:.0%}")),
+                "runs": bars.runs,
+            }
+        )
+        rows = cells.loc[:, (cells != "-").any()].to_dict("records")
+        links = [path if is_beside(tables, path) else "" for path in bars.path]
+        common = [name for name in ("task", "run", "of") if name in rows[0]]
+        section.table(
+            rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
+        )
+        many = (
+            f" Steps, memory and energy have no charts where there are more than {MANY} "
+            "comparisons."
+        )
+        ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
+        section.say(
+            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean "
+            "absolute error."
+            " [trainings.csv](trainings.csv) has a row for each training with all that "
+            f"was recorded{ratios}." + (many if len(tables.comparisons) > MANY else "")
+        )
+    return section
+
+
+def two(numbers: pd.Series) -> pd.Series:
+    return numbers.map(lambda number: cell(number, "{:.2f}"))
+
+
+def is_beside(tables: Tables, path: str) -> bool:
+    """Return whether a record is a file below the report's folder, so that it can be linked to."""
+    return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
+
+
+def cell(value: float | None, form: str = "") -> str:
+    """Return a number with three significant digits or in the given form, "-" where it is not
+    known.
+    """
+    if value is None or pd.isna(value):
+        return "-"
+    return form.format(value) if form else short(value)
+
+
+ENVIRONMENT = {
+    "GPU": "gpu_name",
+    "device memory (MiB)": "device_total_mib",
+    "power limit (W)": "power_watts_limit",
+    "driver": "driver_version",
+    "CUDA": "cuda_version",
+    "cuDNN": "cudnn_version",
+    "PyTorch": "torch_version",
+    "timm": "timm_version",
+    "Python": "python_version",
+    "host": "host_platform",
+    "host CPU": "host_cpu",
+    "host cores": "host_cores",
+    "host (hash)": "host_id",
+    "package": "package_version",
+    "commit of the suite": "commit",
+}
+METHOD = """Every repeat starts a fresh process, because two identical eager runs can differ by up
+to 1.4 times while the epochs within one process hardly differ. A ratio compares runs of one card
+and one seed, by the total time of their epochs; its interval is Student's over the logarithms of
+the processes' ratios. *Faster* and *slower* need an interval that excludes 1 and a difference of
+2%; *the same within 5%* needs a 90% interval inside 0.95 to 1.05; all else is inconclusive, which
+does not mean the same. No ratio is judged of runs that did not train, that heat or hardware slowed
+on one side, or that lasted less than two seconds. Quality compares equal seeds with a margin that
+was fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean absolute error;
+an outcome takes five seeds."""
+RUN_COLUMNS = ["precision", "gpu_uuid", "finished_at"]
+SWITCHES = [*(f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")), "autocast_dtype"]
+FILES_NAMED = 3  # files that are no records; of more their number is given
+
+
+def method_section(tables: Tables) -> Section:
+    """Return what ended badly, what was left out, the hardware and the method, folded."""
+    section = Section("Method, hardware and records", folded=True, link="Method")
+    section.say(plain(" ".join(filter(None, (tables.description, said_of_found(tables))))))
+    rows = tables.trainings
+    failed = rows[rows.status != "ok"]
+    if len(failed):
+        titles = tables.comparisons.title
+        shown = [
+            {
+                "comparison": titles.get(one.comparison, "-"),
+                "precision": precision_name(one.precision),
+                "seed": one.seed,
+                "status": one.status,
+                "reason": shorten(one.reason or "-", 140, placeholder="…"),
+            }
+            for one in failed.itertuples()
+        ]
+        section.say(
+            f"{count(len(failed), 'run')} of {len(rows)} did not end well, for these reasons:"
+        )
+        section.table(shown, "Runs that did not end well")
+    left_out = [
+        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
+    ]
+    if others := [path for path, reason in tables.left_out if reason == NO_RECORD]:
+        more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
+        left_out.append({"left out": ", ".join(others[:FILES_NAMED]) + more, "why": NO_RECORD})
+    if left_out:
+        section.table(left_out, "Records that were left out")
+    if tables.other_code:
+        section.say(
+            f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another "
+            "state of their notebook than its"
+            " newest. Those that run_all.py had set aside are left out, the others are used."
+        )
+    records = pd.DataFrame(
+        list(rows.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
+    ).assign(device=rows.record.map(device_name).values)
+    columns = {name: environment_of(found) for name, found in records.groupby("device")}
+    titles = dict.fromkeys(title for column in columns.values() for title in column)
+    section.table(
+        [
+            {"": title} | {name: one.get(title, "-") for name, one in columns.items()}
+            for title in titles
+        ]
+    )
+    for name, column in columns.items():
+        differing = ", ".join(title for title, text in column.items() if " | " in text)
+        if differing:
+            section.say(
+                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv "
+                "says which ratios do."
+            )
+    section.say(METHOD)
+    return section
+
+
+def environment_of(records: pd.DataFrame) -> dict[str, str]:
+    """Return {title: text} of hardware and software; several values are set side by side."""
+    column = {"runs": str(len(records)), "cards": str(records.gpu_uuid.nunique() or "-")}
+    days = sorted(records.finished_at.dropna().str[:10])
+    column["measured on"] = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known"
+    for title, name in ENVIRONMENT.items():
+        values = {
+            f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()
+        }
+        column[title] = " | ".join(sorted(values)) or "not known"
+    for precision in (one for one in ORDER if one in set(records.precision)):
+        own = records[records.precision == precision].dropna(subset=SWITCHES[:3], how="all")
+        found = {
+            f"{' / '.join(map(str, one[:3]))}, autocast {'off' if pd.isna(one[3]) else one[3]}"
+            for one in own[SWITCHES].itertuples(index=False)
+        }
+        column[f"switches, {precision_name(precision)}"] = " | ".join(sorted(found)) or "not known"
+    return column
+
 
 LINE_LENGTH = 100  # characters of a sentence's line
 CPU_WARNING = (

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from ..parameters import printable
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
-from .place import of_a_report
+from .files import of_a_report
 from .words import plain
 
 # classes of HTML: a dollar sign in a table begins no formula

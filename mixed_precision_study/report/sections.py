@@ -1,74 +1,382 @@
-"""The sections of the report in the order in which they are read: modules with a function
-`section(tables)`.
+"""The sections of the report in the order in which they are read, after its first screen.
+
+Rules of the first screen. A card shows both 16-bit formats of AMP, because choosing one after
+measuring would favour it. It shows them in the way of execution in which the faster one of those
+that lose no quality is fastest. On a CPU nothing is judged, so the screen lists what worked.
 """
 
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import matplotlib.pyplot as plt
+import pandas as pd
 
+from ..judge.conditions import said_of_made_up
+from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
+from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
-from . import (
-    articles,
-    bars,
-    energy_used,
-    first_screen,
-    growth,
-    in_use,
-    ladder,
-    memory_used,
-    numbers,
-    provenance,
-    quality,
-    sure,
-    why,
+from .articles import articles_section
+from .charts import (
+    chart_style,
+    dots,
+    dots_note,
+    label_of,
+    ratio_rows,
+    time_and_memory,
+    time_and_memory_note,
 )
-from .charts import chart_style
-from .section import Chart, File, Section
-from .tables import Tables
-from .words import plain
+from .costs import energy_section, inference_section, memory_section, why_section
+from .quality import quality_section
+from .results import MANY, method_section, numbers_section, sure_section
+from .section import Cards, Chart, File, Heading, Section
+from .settings import growth_section, steps_section
+from .tables import Tables, bars_of
+from .words import AMP, bare, count, in_way, listed, plain, short, span, times
+
+MOST_MODELS = 6  # with more models the study's own figure opens the report
+LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
+NO_COMPARISON = "These runs compare no {} with {}"
+CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
+
+
+def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
+    """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
+    usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
+    if len(tables.quality) and len(usable):
+        lost = tables.quality[~tables.quality.usable.astype(bool)]
+        lost = set(zip(lost.comparison, lost.arm, strict=True))
+        keys = zip(usable.comparison, usable.arm, strict=True)
+        usable = usable[[key not in lost for key in keys]]
+    return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
+
+
+def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
+    """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way
+    of most cards.
+    """
+    if tables.on_cpu:
+        return CPU, ""
+    best = best_of(tables, bars)
+    amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
+    if best.empty or amp.empty:
+        return nothing_compared(tables), ""
+    way = way_of_title(best, bars)
+    # TF32 where it was run
+    shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
+    text = said_of_ratios(tables, shown)
+    models = list(shown.model.map(bare).unique())
+    if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
+        text += f" ({listed(models, 'and')})"
+    text = ", ".join(filter(None, (in_way(way), text)))
+    return text[0].upper() + text[1:], way
+
+
+def way_of_title(best: pd.DataFrame, bars: pd.DataFrame) -> str:
+    """Return the way of most cards if every model ran in it, else the first of such ways."""
+    models = bars.groupby("way", sort=False).model.nunique()
+    ways = list(models.index[models == bars.model.nunique()])
+    usual = best.way.mode()[0]
+    return usual if usual in ways or not ways else ways[0]
+
+
+def said_of_ratios(tables: Tables, shown: pd.DataFrame) -> str:
+    """Return how many times as fast each compared arm is as its base, over bars of one way."""
+    arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
+    ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
+    base = tables.called(shown.baseline.iloc[0])
+    text = f"{tables.called(arms[0])} trains {ratios[0]} times as fast as {base}"
+    for arm, ratio in zip(arms[1:], ratios[1:], strict=True):
+        text += f", and {tables.called(arm)} {ratio} times"
+    return text
+
+
+def nothing_compared(tables: Tables) -> str:
+    bases = listed([tables.called(base) for base in tables.axis.bases])
+    return NO_COMPARISON.format(" and ".join(tables.axis.settings), bases)
+
+
+def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
+    """Return what stands below the title: made-up data first, then the baseline and strict fp32.
+
+    Below another title than the finding, and where nothing is compared, stands what the study is
+    about.
+    """
+    said = [said_of_made_up(list(tables.trainings.record))]
+    if tables.on_cpu:
+        return said[0]
+    if title != found or "times as fast" not in title:
+        return " ".join(filter(None, [*said, tables.description]))
+    if "tf32" in set(bars.baseline):
+        said.append(
+            "By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline."
+        )
+        over = tables.ratios[(tables.ratios.base == "fp32") & tables.ratios.arm.isin(AMP)]
+        over = over[over.comparison.isin(bars[bars.way == way].comparison)]
+        if len(over):
+            said.append(
+                f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} "
+                "times as fast."
+            )
+    return " ".join(filter(None, said))
+
+
+def quality_line(tables: Tables, number: int, arm: str) -> str:
+    """Return in a clause whether an arm keeps the quality of its base, or why that is not known."""
+    found = tables.quality[(tables.quality.comparison == number) & (tables.quality.arm == arm)]
+    if found.empty:
+        return f"quality not compared with {tables.called(tables.axis.bases[0])}"
+    one = found.iloc[0]
+    name = one.metric.replace("_", " ")
+    if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
+        return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
+    within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
+    return f"{name}: {within}, {one.seeds} seeds"
+
+
+def each(clauses: dict[str, str]) -> str:
+    """Return {name: clause} as one line, in which clauses that are alike are said once."""
+    alike: dict[str, list[str]] = {}
+    for name, clause in clauses.items():
+        alike.setdefault(clause, []).append(name)
+    return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
+
+
+def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
+    """Return a card for each model: name, task, the numbers of both formats, how, cost and
+    quality.
+    """
+    cards = []
+    first = tables.axis.bases[0]
+    ratios = tables.ratios.set_index(["comparison", "arm", "base"]).ratio
+    for best in best_of(tables, bars).itertuples():
+        block = bars[bars.comparison == best.comparison]
+        shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
+        if shown.empty:
+            shown = block[block.arm == best.arm]
+        base, names = tables.called(best.baseline), list(shown.short)
+        strict = [ratios.get((best.comparison, arm, first)) for arm in shown.arm]
+        against = f"as fast as {base}"
+        if best.baseline != first and None not in strict:
+            against += f", {' and '.join(map(times, strict))} as fast as {tables.called(first)}"
+        how = in_way(best.way) or "in the same way"
+        if shown.processes.min() < FEWEST_PROCESSES:
+            how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
+        seconds = [f"{name} {short(one)}" for name, one in zip(names, shown.seconds, strict=True)]
+        lines = [
+            f"{how[0].upper()}{how[1:]}",
+            f"{base} {short(block.seconds[block.arm == best.baseline].iloc[0])}"
+            f" → {', '.join(seconds)} s/epoch",
+        ]
+        if shown.saved.notna().all():
+            saved = zip(names, map(memory_words, shown.saved), strict=True)
+            lines.append(each(dict(saved)))
+        quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
+        lines.append(each(dict(zip(names, quality, strict=True))))
+        numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
+        cards.append(
+            dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
+        )
+    return cards
+
+
+def number_of(bar: Any) -> str:
+    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
+    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
+    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+
+
+def memory_words(saved: float) -> str:
+    """Return a share of memory that is saved in words, such as "31% less memory"."""
+    change = round(100 * saved)
+    if not change:
+        return "the same memory"
+    return f"{abs(change)}% {'less' if change > 0 else 'more'} memory"
+
+
+def facts(tables: Tables) -> str:
+    """Return card, software and date of the runs in one line."""
+    records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
+    devices = listed(
+        sorted({str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}), "and"
+    )
+    versions = listed(
+        sorted(
+            {
+                ".".join(str(one["torch_version"]).split(".")[:2])
+                for one in records
+                if one["torch_version"]
+            }
+        ),
+        "and",
+    )
+    stamps = pd.Series([str(one["finished_at"])[:10] for one in records])
+    ends = sorted(set(pd.to_datetime(stamps, format="%Y-%m-%d", errors="coerce").dropna()))
+    days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*ends[:1], *ends[-1:])))
+    if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
+        days[0] = days[0].split()[0]
+    hosts = len(set(tables.trainings.host) - {""})
+    parts = [
+        devices,
+        f"PyTorch {versions}" if versions else "",
+        count(len(tables.trainings), "run"),
+    ]
+    parts += [count(hosts, "host") if hosts else "", " to ".join(days)]
+    return " · ".join(filter(None, parts))
+
+
+def worked(tables: Tables) -> list[dict]:
+    """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which
+    failed.
+    """
+    rows = []
+    for number, comparison in tables.comparisons.iterrows():
+        ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
+        for arm in tables.arms:
+            for run in tables.runs(number, arm, ok=False)[:1]:
+                end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
+                ends[end].append(tables.short(arm))
+        run_as = ", ".join(filter(None, (comparison.way, comparison.more)))
+        rows.append(
+            {"model": comparison["name"], "task": comparison.task, "run": run_as}
+            | {end: ", ".join(names) or "-" for end, names in ends.items()}
+        )
+    return rows
+
+
+def next_command(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return what to run next where a model was trained in eager mode alone and AMP gained
+    little, else "".
+    """
+    groups = bars.groupby("model").way
+    only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
+    amp = only_eager[only_eager.arm.isin(AMP) & only_eager.ratio.notna()]
+    best = amp.groupby("model", sort=False).ratio.max()
+    slow = best.index[best < LITTLE_GAIN]
+    if slow.empty:
+        return ""
+    models = plain(listed([*slow.map(bare)], "and"))
+    study = plain(tables.name or "quick")
+    return (
+        f"AMP gained little for {models}, because in eager mode the GPU waits for the "
+        "CPU. As a CUDA"
+        f" graph it does not wait, so measure that next: `python run_all.py {study}"
+        " -p execution cuda_graph -p channels_last true`."
+    )
+
+
+def cpu_screen(screen: Section, tables: Tables) -> None:
+    """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
+    screen.table(worked(tables), common=("task", "run"))
+    screen.say(
+        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a"
+        " machine with an NVIDIA GPU, or in a notebook of Colab or Kaggle with one, run"
+        " `python run_all.py`."
+    )
+
+
+def first_screen(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
+    """Return the first screen.
+
+    Where a study has a `subject`, its question, finding and figure open the report.
+    """
+    bars = bars_of(tables)
+    found, way = finding(tables, bars) if len(bars) else (nothing_compared(tables), "")
+    opened = subject if subject and subject.parts and not tables.on_cpu else None
+    title = question if opened else found
+    screen = Section()
+    screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
+    if text := said_below(tables, bars, title, found, way):
+        screen.say(plain(text))
+    if opened:
+        opened.title = ""
+        screen.parts += opened
+        if "times as fast" in found and found != title:
+            screen.say(f"**Time.** {plain(found)}.")
+    elif tables.on_cpu:
+        cpu_screen(screen, tables)
+    elif len(bars) and bars.model.nunique() <= MOST_MODELS:
+        if cards := cards_of(tables, bars):
+            screen.parts.append(Cards(cards))
+        if command := next_command(tables, bars):
+            screen.say(command)
+        rows = ratio_rows(bars)
+        if len(rows):
+            screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
+            bases = plain(listed(list(rows.base_short.unique())))
+            screen.say(
+                f"A dot says how many times as fast training is as in {bases} in the "
+                "same row, whose"
+                f" seconds of an epoch stand at the right. {dots_note(rows)}"
+            )
+    return screen
+
+
+# comparisons that are drawn; further ones stand in the table of all numbers
+MOST_BLOCKS = 60
+
+
+def time_section(tables: Tables) -> Section:
+    """Return the bars of the seconds of an epoch and of peak memory.
+
+    On a CPU they say nothing, so there are none.
+    """
+    section = Section("Time and memory", link="Time")
+    bars = bars_of(tables)
+    if tables.on_cpu or bars.empty or bars.model.nunique() > MOST_MODELS:
+        return section
+    shown = bars[bars.comparison.isin(bars.comparison.unique()[:MOST_BLOCKS])]
+    said = [
+        f"{bar.model}, {bar.way}, {bar.short} {label_of(bar.seconds, 'seconds')}"
+        for bar in shown.itertuples()
+        if pd.notna(bar.seconds)
+    ]
+    section.chart(
+        time_and_memory(shown), "time_and_memory", f"Bars of time and memory. {'; '.join(said)}."
+    )
+    section.say(time_and_memory_note(shown))
+    return section
+
 
 SUBJECTS = {  # what a study shows: the section that opens its report, and the question that it answers
-    "articles": (articles, "Do the published speed-ups recur?"),
-    "steps": (ladder, "What does each step gain?"),
-    "over": (growth, "How do time and memory grow?"),
-    "inference": (in_use, "Is the trained model faster in use?"),
-    "execution": (ladder, "What does each way of execution gain?"),
-    "quality": (quality, "Does training in 16 bits end as well as in fp32?"),
+    "articles": (articles_section, "Do the published speed-ups recur?"),
+    "steps": (steps_section, "What does each step gain?"),
+    "over": (growth_section, "How do time and memory grow?"),
+    "inference": (inference_section, "Is the trained model faster in use?"),
+    "execution": (steps_section, "What does each way of execution gain?"),
+    "quality": (quality_section, "Does training in 16 bits end as well as in fp32?"),
 }
 SECTIONS = (
-    bars,
-    why,
-    sure,
-    ladder,
-    growth,
-    quality,
-    memory_used,
-    energy_used,
-    in_use,
-    articles,
-    numbers,
-    provenance,
+    time_section,
+    why_section,
+    sure_section,
+    steps_section,
+    growth_section,
+    quality_section,
+    memory_section,
+    energy_section,
+    inference_section,
+    articles_section,
+    numbers_section,
+    method_section,
 )
-EACH = (why, memory_used, energy_used)  # these draw each comparison
+EACH = (why_section, memory_section, energy_section)  # these draw each comparison
 
 
-def drawn(module: ModuleType, tables: Tables, *more: Any) -> Section:
+def drawn(make: Callable[..., Section], tables: Tables, *more: Any) -> Section:
     """Return a section with its charts drawn.
 
     One that fails says so, because the others must not be lost with it.
     """
     try:
         with chart_style():
-            section = module.section(tables, *more)
+            section = make(tables, *more)
             for part in section.parts:
                 if isinstance(part, Chart):
                     part.png  # noqa: B018  # drawn here, where an error costs this section alone
         return section
     except Exception as error:  # odd values in a record may raise anything
         plt.close("all")
-        failed = Section(module.__name__.rpartition(".")[2].replace("_", " ").capitalize())
+        failed = Section(make.__name__.removesuffix("_section").replace("_", " ").capitalize())
         failed.say(
             f"**This section could not be drawn**, so it is missing: {plain(error_line(error))}"
         )
@@ -85,7 +393,7 @@ def sections_of(tables: Tables) -> Iterator[Section]:
     asked = [SUBJECTS[name] for name in SUBJECTS if tables.show.get(name)]
     subject, question = asked[0] if asked else (None, "")
     yield drawn(first_screen, tables, drawn(subject, tables) if subject else None, question)
-    few = len(tables.comparisons) <= numbers.MANY
-    for module in SECTIONS:
-        if module is not subject and (few or module not in EACH):
-            yield drawn(module, tables)
+    few = len(tables.comparisons) <= MANY
+    for section in SECTIONS:
+        if section is not subject and (few or section not in EACH):
+            yield drawn(section, tables)

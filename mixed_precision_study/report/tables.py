@@ -26,7 +26,8 @@ from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric
-from .names import (
+from .files import find_records, of_other_code, sort_out, study_of
+from .words import (
     AMP,
     COLOURS,
     ORDER,
@@ -34,13 +35,12 @@ from .names import (
     WAYS,
     arm_name,
     model_name,
+    natural,
     setting_name,
     short_name,
     task_name,
     way_name,
 )
-from .selection import find_records, of_other_code, sort_out
-from .words import natural
 
 NAMED_APART = {
     "notebook",
@@ -287,8 +287,6 @@ def read_tables(
     The report belongs into `output_dir`, by default the first folder. Raise UserError where no
     record is usable.
     """
-    from .study import study_of
-
     folder, records, left_out = find_records(records_dir, output_dir)
     used, more_left_out = sort_out(records)
     source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)

@@ -21,11 +21,11 @@ from typing import NoReturn
 import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
-from ..report.place import check_place, set_aside
-from ..report.selection import OWN_RUNS, own_runs, sort_out
+from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
+from ..store.variables import OF_A_REPORT
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
 from .devices import Device, choose_devices
@@ -318,25 +318,6 @@ def run_study(
         return report_drawn and not failed and all(records)
 
 
-def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python that execute the summary notebook into a folder and write its
-    page.
-
-    One process does both, because starting another and loading its packages would take as long as
-    the page.
-    """
-    executed = folder / "summary.ipynb"
-    start, program, *words = papermill(notebook, executed, parameters)
-    page = (
-        f"from mixed_precision_study.report.page import write_page; write_page({str(executed)!r})"
-    )
-    return [
-        start,
-        program.replace("papermill()", f"papermill(standalone_mode=False); {page}"),
-        *words,
-    ]
-
-
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
     """Execute the summary notebook into the folder and write its page. Return whether that went
     well.
@@ -359,13 +340,14 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
-    page, log = folder / "summary.html", folder / "logs" / "summary.log"
-    for path in (folder / "summary.ipynb", page):
+    executed, page = folder / "summary.ipynb", folder / "summary.html"
+    log = folder / "logs" / "summary.log"
+    for path in (executed, page):
         if kept := set_aside(path):
             say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
     log.unlink(missing_ok=True)
-    command = report_command(notebook, folder, parameters)
-    process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
+    command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
+    process = start_process(command, folder, log, OF_A_REPORT)
     drawn = False
     try:
         with suppress(psutil.TimeoutExpired):

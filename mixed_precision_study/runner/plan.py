@@ -7,8 +7,7 @@ import functools
 import itertools
 import json
 import math
-import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from ..measure.order import in_turn
 from ..parameters import Parameters, UserError, assignments, checked, declared_by, did_you_mean
 from ..store.commit import MALFORMED, code_cells
 from ..store.record import run_id_of
-from .studies import MOST_REPEATS, notebooks_of, relative_to_root
+from .studies import notebooks_of, relative_to_root
 
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
 MOST_RUNS = 10_000  # of a study
@@ -101,16 +100,16 @@ def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping
         name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields
         for name in notebooks_of(studies)
     }
-    plain = sorted({one for fields in known.values() for one in fields})
-    of_one = [
-        f"{notebook}.{one}"
+    plain = sorted(set().union(*known.values()))
+    of_one_notebook = [
+        f"{notebook}.{parameter}"
         for notebook, fields in known.items()
-        for one in fields
-        if one != "repeat"
+        for parameter in fields
+        if parameter != "repeat"
     ]
     for name in overrides:
-        if name not in (*plain, *of_one, "repeats"):
-            hint = did_you_mean(name, of_one if "." in name else plain, "there are")
+        if name not in (*plain, *of_one_notebook, "repeats"):
+            hint = did_you_mean(name, of_one_notebook if "." in name else plain, "there are")
             raise UserError(f"-p {name}: there is no such parameter; {hint}")
 
 
@@ -140,6 +139,87 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
     return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
+class Setting(NamedTuple):
+    """One combination of the values that an entry of a study sweeps, and how often it is run."""
+
+    notebook: Path
+    parameters: dict  # all of them, checked
+    given: tuple[str, ...]  # parameters that the cell, the study, -p or the plan sets
+    repetitions: range  # their numbers
+    minutes: float  # of one training, rough, on one H200
+
+    def runs(
+        self, folder: Path, study: dict | None, apart: bool, planned: set[str]
+    ) -> Iterator[Run]:
+        """Yield the runs of each repetition: one of all precisions, or with `apart` one of each.
+
+        Trainings whose run_ids are `planned` are left out, because entries of a study may overlap,
+        and those of the runs are added to it.
+        """
+        precisions = self.parameters["precisions"]
+        groups = [[name] for name in precisions] if apart else [precisions]
+        place = relative_to_root(folder)
+        for number, group in itertools.product(self.repetitions, groups):
+            changes = {"output_dir": place, "repeat": number}
+            run_ids = {
+                precision: run_id_of(self.notebook.stem, self.parameters | changes, precision)
+                for precision in group
+            }
+            left = [precision for precision in group if run_ids[precision] not in planned]
+            planned.update(run_ids.values())
+            if left:
+                parameters = self.parameters | changes | {"precisions": left}
+                minutes = len(left) * self.minutes
+                yield Run(self.notebook, parameters, folder, minutes, study=study, given=self.given)
+
+
+def overrides_for(
+    notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
+    known = {name: overrides[name] for name in overrides if name in declared.model_fields}
+    start = f"{notebook}."
+    only_here = {
+        name.removeprefix(start): overrides[name] for name in overrides if name.startswith(start)
+    }
+    return known | only_here
+
+
+def swept_settings(
+    entry: dict, notebooks: Path, overrides: Mapping[str, Any], room: int
+) -> list[Setting]:
+    """Return what an entry of a study asks for, where the overrides win over all that it sets.
+
+    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise UserError
+    at the first value that the notebook would refuse, and at more than `room` runs.
+    """
+    name = entry["notebook"]
+    path = notebooks / f"{name}.ipynb"
+    declared, cell = parameters_of(path)
+    asked = overrides_for(name, declared, overrides)
+    given = cell | entry.get("parameters", {})
+    swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
+    usual = entry.get("repeats", 1)
+    repeats = overrides.get("repeats", usual)
+    if math.prod(map(len, swept.values())) * repeats > room:
+        raise UserError(
+            f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
+        )
+    settings = []
+    for values in itertools.product(*swept.values()):
+        combination = dict(zip(swept, values, strict=True))
+        try:
+            parameters = checked(name, given | combination | asked, declared).model_dump()
+        except UserError as error:
+            raise UserError(f"notebook {name}: {error}") from None
+        first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
+        names = tuple({*given, *combination, *asked, *OF_THE_RUN})
+        settings.append(Setting(path, parameters, names, range(first, first + repeats), 0))
+    trainings = sum(len(setting.parameters["precisions"]) for setting in settings)
+    minutes = entry.get("minutes", 1) / usual / trainings
+    return [setting._replace(minutes=minutes) for setting in settings]
+
+
 def plan(
     study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
 ) -> tuple[list[Comparison], list[str]]:
@@ -149,84 +229,44 @@ def plan(
     own where there are several repetitions, because then its times get an interval, and the process
     is the unit of that. The runs of a comparison differ in precision and repetition only and go to
     one GPU. In an interleaved study that holds for all runs of a notebook, because they are
-    compared as the steps of a ladder. Swept seeds are numbered as repetitions, so that only the
-    first of them explains. An override of `repeat` leaves that repetition alone, as for another
-    host. Raise UserError at the first value that a notebook would refuse.
+    compared as the steps of a ladder. An override of `repeat` leaves that repetition alone, as for
+    another host. Raise UserError at the first value that a notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
     left_out = []
     for entry in study["runs"]:
         name = entry["notebook"]
-        path = notebooks / f"{name}.ipynb"
-        declared, cell = parameters_of(path)
-        if not on_gpu and "cpu" not in entry:
-            left_out.append(name)
-            continue
-        own = {key: value for key, value in overrides.items() if key in declared.model_fields}
-        own |= {
-            key[len(name) + 1 :]: value
-            for key, value in overrides.items()
-            if key.startswith(f"{name}.")
-        }
-        given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
-        sweep = entry.get("sweep", {}) if on_gpu else {}
-        usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
-        repeats = overrides.get("repeats", usual)
-        if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
-            raise UserError(
-                f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
-                f"to {MOST_REPEATS}."
-            )
-        swept = {key: sweep[key] for key in sweep if key not in own}
-        if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
-            raise UserError(
-                f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
-            )
-        combinations = [
-            dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
-        ]
-        try:
-            values = [
-                checked(name, given | one | own, declared).model_dump() for one in combinations
-            ]
-        except UserError as error:
-            raise UserError(f"notebook {name}: {error}") from None
-        # of a training
-        minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)
-        for combination, parameters in zip(combinations, values, strict=True):
-            names = parameters["precisions"]
-            together = [[one] for one in names] if repeats > 1 and on_gpu else [names]
-            first = (
-                repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
-            )
-            comparison = (
-                name
-                if study.get("interleaved")
-                else run_id_of(name, parameters | {"repeat": 0}, "any")
-            )
-            for number, precisions in itertools.product(range(first, first + repeats), together):
-                one = parameters | {"output_dir": relative_to_root(folder)}
-                one["repeat"] = number
-                ids = {precision: run_id_of(name, one, precision) for precision in precisions}
-                one["precisions"] = [
-                    precision for precision in precisions if ids[precision] not in planned
-                ]
-                planned.update(ids.values())
-                if new := len(one["precisions"]):  # none where entries overlap
-                    set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
-                    run = Run(
-                        path, one, folder, new * minutes, study=study.get("about"), given=set_here
-                    )
-                    comparisons.setdefault(comparison, []).append(run)
-    ordered = [in_order(runs, key) for key, runs in comparisons.items()]
-    alone = overrides.get("repeat")
-    kept = [
-        [run for run in runs if alone in (None, run.parameters.get("repeat"))] for runs in ordered
-    ]
-    if any(ordered) and not any(kept):
+        if not on_gpu:
+            if "cpu" not in entry:
+                left_out.append(name)
+                continue
+            entry = entry | {"parameters": entry["cpu"], "sweep": {}, "repeats": 1}
+        for setting in swept_settings(entry, notebooks, overrides, MOST_RUNS - len(planned)):
+            comparison = name
+            if not study.get("interleaved"):
+                comparison = run_id_of(name, setting.parameters | {"repeat": 0}, "any")
+            apart = on_gpu and len(setting.repetitions) > 1
+            runs = [*setting.runs(folder, study.get("about"), apart, planned)]
+            comparisons.setdefault(comparison, []).extend(runs)
+    ordered = [in_order(runs, key) for key, runs in comparisons.items() if runs]
+    return one_repetition(ordered, overrides.get("repeat")), left_out
+
+
+def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Comparison]:
+    """Return the comparisons with the repetition of this number alone, or whole where it is None.
+
+    Raise UserError where no run is left.
+    """
+    if number is None:
+        return comparisons
+    kept = []
+    for runs in comparisons:
+        if chosen := [run for run in runs if run.parameters["repeat"] == number]:
+            kept.append(chosen)
+    if comparisons and not kept:
         raise UserError(
             "the repetition of -p repeat is not planned, because they count from 0 to "
             "`repeats` less one."
         )
-    return list(filter(None, kept)), left_out
+    return kept

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
-from ..report.study import checked_study
+from ..report.files import checked_study
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import read_run

@@ -2,6 +2,7 @@
 paths.
 """
 
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..judge.axis import PRECISION
 from ..parameters import UserError, did_you_mean
-from ..report.study import as_list, checked_study, plain_yaml, yaml_in
+from ..report.files import as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
@@ -184,6 +185,12 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
         else:
             overrides[name] = plain_yaml(text, f"-p {name} {text[:100]}")
+    repeats = overrides.get("repeats", 1)
+    if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
+        raise UserError(
+            f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
+            f"to {MOST_REPEATS}."
+        )
     return overrides
 
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import psutil
 
-from .. import OF_A_RUN, RUNNER_ENV
 from ..store.commit import hash_at_import
+from ..store.variables import COMMIT_ENV, OF_A_RUN, RUNNER_ENV
 
 SECONDS = 2.0  # between two looks
 END_SECONDS = 10  # that what is killed may take to be gone
@@ -51,7 +51,7 @@ def follow_runner() -> None:
         warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
         end_without(runner)
         return
-    for name in os.environ.keys() & [*OF_A_RUN, "MIXED_PRECISION_COMMIT"]:
+    for name in os.environ.keys() & {*OF_A_RUN, COMMIT_ENV}:
         del os.environ[name]
     said = (
         "no run_all.py is above this process, so the environment variables of its runs are ignored."

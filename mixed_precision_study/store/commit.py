@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .files import written_whole
+from .variables import COMMIT_ENV, HASH_ENV, NOTEBOOK_ENV
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 # raised by bad JSON or a bad notebook
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 NOT_MEASURING = ("diagnosis", "judge", "report", "runner")  # rooms of the package
-# environment variable from run_all.py: hash of the code when the run began
-HASH_ENV = "MIXED_PRECISION_CODE_HASH"
-# environment variable from run_all.py: the notebook of the run
-NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"
 
 
 class Cell(NamedTuple):
@@ -39,7 +36,7 @@ def suite_commit() -> str | None:
 
     None means that neither is known.
     """
-    if commit := os.environ.get("MIXED_PRECISION_COMMIT"):
+    if commit := os.environ.get(COMMIT_ENV):
         return commit
     if not (ROOT / ".git").exists():  # git would answer for a repository around this folder
         return None

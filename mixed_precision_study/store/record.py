@@ -32,8 +32,9 @@ from ..parameters import (
     planned,
     said_of,
 )
-from .commit import NOTEBOOK_ENV, digest, hash_that_ran
+from .commit import digest, hash_that_ran
 from .files import read_file, written_whole
+from .variables import NOTEBOOK_ENV, STUDY_ENV
 
 Number = Integer | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Positive = Annotated[Number, Field(gt=0)]
@@ -64,9 +65,6 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
-ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
-# environment variable from run_all.py: the field `study`, as JSON
-STUDY_ENV = "MIXED_PRECISION_ABOUT"
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 RESULTS = ("ok", "diverged")  # statuses of what was measured
 

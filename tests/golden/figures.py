@@ -24,7 +24,7 @@ from conftest import results  # noqa: E402
 from golden.series import differences, plain, series_of  # noqa: E402
 
 from mixed_precision_study.judge import arms, verdict  # noqa: E402
-from mixed_precision_study.report import growth, sections, tables  # noqa: E402
+from mixed_precision_study.report import sections, settings, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402
 from mixed_precision_study.report.section import Chart  # noqa: E402
 from mixed_precision_study.store.record import comparison_key  # noqa: E402
@@ -60,11 +60,9 @@ def figures_of(folder):
 
     with mock.patch.object(arms, "ratio_between", noting), chart_style():
         report = tables.read_tables(str(folder))
-        for module in (sections.first_screen, *sections.SECTIONS):
-            for part in (part for part in module.section(report).parts if isinstance(part, Chart)):
-                charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = list(
-                    map(series_of, part.figures)
-                )
+        for section in (sections.first_screen, *sections.SECTIONS):
+            for part in (part for part in section(report).parts if isinstance(part, Chart)):
+                charts[part.name] = list(map(series_of, part.figures))
     values = {}
     for name, value in (
         item for record in report.trainings.record for item in comparison_key(record)
@@ -105,12 +103,12 @@ def quality_of(report, names):
     for row in report.quality.to_dict("records"):
         sides = [report.runs(row["comparison"], row[side], ok=False) for side in ("arm", "base")]
         yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
-    for family in growth.families_of(report):
-        for row in growth.pairs_of(report, family).dropna(subset="above").itertuples():
+    for family in settings.families_of(report):
+        for row in settings.pairs_of(report, family).dropna(subset="above").itertuples():
             sides = [report.runs(row.loss_comparison, name) for name in (row.precision, row.base)]
             found = {
                 "difference": row.above,
-                "margin": growth.LOSS_BAR,
+                "margin": settings.LOSS_BAR,
                 "outcome": row.loss_outcome,
             }
             yield f"training loss, {key_of(*sides, names)}", found

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from drawn_reports import parts_of, read_all, write_all
 
-from mixed_precision_study.report.articles import HOLDS, held, section
+from mixed_precision_study.report.articles import HOLDS, articles_section, held
 from mixed_precision_study.report.section import File, Table
 
 
@@ -36,10 +36,12 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
         facts |= {"parameters": {"model": model, "epochs": 10}, "device": made_up.TURING}
         write_all(tmp_path, made_up.make("cifar_resnet", precision, seconds=[9.0] * 10, **facts))
     tables = read_all(tmp_path)
-    assert not section(tables).parts  # the study does not show articles
+    assert not articles_section(tables).parts  # the study does not show articles
     tables.show["articles"] = True
-    assert section(tables).finding.startswith("2 of 3 ")  # not a T4 in O2; a P100 is not compared
-    (table,), (file,) = (parts_of(section(tables), kind) for kind in (Table, File))
+    assert articles_section(tables).finding.startswith(
+        "2 of 3 "
+    )  # not a T4 in O2; a P100 is not compared
+    (table,), (file,) = (parts_of(articles_section(tables), kind) for kind in (Table, File))
     stand_in = table.rows[0]
     assert (stand_in["n"], stand_in["Our card"], stand_in["Article"][:8]) == (3, "H200", "CIFAR-10")
     assert stand_in["Here"] == "1.50× (1.50 to 1.50), memory the same, in fp16"
@@ -114,7 +116,7 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_and_other_runs_are_no_
     tables = read_all(tmp_path, *runs, articles=True)
     beside = [
         row
-        for table in parts_of(section(tables), Table)
+        for table in parts_of(articles_section(tables), Table)
         for row in table.rows
         if "×" in row["There"]
     ]

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 from drawn_reports import opened_bars
 
-from mixed_precision_study.report.bars import time_and_memory, time_and_memory_note
-from mixed_precision_study.report.names import COLOURS, ORDER, short_name
+from mixed_precision_study.report.charts import time_and_memory, time_and_memory_note
+from mixed_precision_study.report.words import COLOURS, ORDER, short_name
 
 NAMES = (
     "comparison",

@@ -10,7 +10,6 @@ import pytest
 from PIL.ImageColor import getrgb
 from test_bars import frame
 
-from mixed_precision_study.report.bars import time_and_memory
 from mixed_precision_study.report.charts import (
     DARK,
     INK,
@@ -19,9 +18,10 @@ from mixed_precision_study.report.charts import (
     drawing_of,
     picture_of,
     sheet_of,
+    time_and_memory,
 )
-from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
+from mixed_precision_study.report.words import COLOURS
 
 
 @pytest.fixture(scope="module")

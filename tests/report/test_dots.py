@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixed_precision_study.report.dots import dots, dots_note
-from mixed_precision_study.report.names import COLOURS
+from mixed_precision_study.report.charts import dots, dots_note
+from mixed_precision_study.report.words import COLOURS
 
 COLUMNS = ["panel", "about", "row", "arm", "ratio", "low", "high", "ranged", "seconds"]
 ROWS = (

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
 
-from mixed_precision_study.report import first_screen, ladder, sections, sure
-from mixed_precision_study.report.dots import ratio_rows
+from mixed_precision_study.report import results, sections, settings
+from mixed_precision_study.report.charts import ratio_rows
 from mixed_precision_study.report.section import Cards, Chart, Heading, Section
 from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
 
@@ -35,7 +35,7 @@ def runs(
 
 
 def screen_of(found):
-    section = first_screen.section(found)
+    section = sections.first_screen(found)
     cards = [one for part in parts_of(section, Cards) for one in part.cards]
     return section, parts_of(section, Heading)[0].title, cards
 
@@ -78,13 +78,13 @@ def test_title_and_cards_have_both_formats_of_ratios_csv(tmp_path):
         assert f"fp16: {saved:.0%}" in card["lines"][2] and "graph" in card["lines"][0]
     # the study's own figure opens the report
     subject = Section("Step by step: 3 times", parts=["its chart"])
-    section = first_screen.section(found, subject)
+    section = sections.first_screen(found, subject)
     assert (
         section.parts[0].title == subject.title
         and "its chart" in section.parts
         and not parts_of(section, Cards)
     )
-    (rows,) = rows_in(sure.section(found))
+    (rows,) = rows_in(results.sure_section(found))
     for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
         one = table.loc[
             (comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", "tf32")
@@ -115,14 +115,14 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
         record.epoch_seconds = [time]
     found = read_all(tmp_path, *records)
     assert screen_of(found)[2][0]["numbers"]["bf16"] == "~1.00×"
-    ((row,),) = rows_in(sure.section(found))
+    ((row,),) = rows_in(results.sure_section(found))
     assert row["bf16 over TF32"].startswith("~1.00 (0.")
     alone = {"names": ("tf32", "amp_bf16"), "processes": 1}
     both = read_all(
         tmp_path / "alone", *runs(**alone), *runs(parameters={"batch_size": 256}, **alone)
     )
     assert "1 run" in screen_of(both)[2][0]["lines"][0]
-    ((row, other),) = rows_in(sure.section(both))
+    ((row, other),) = rows_in(results.sure_section(both))
     assert (
         row["bf16 over TF32"] == "1.50"
         and "batch 128" in row["model"]
@@ -150,12 +150,12 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
             factor, "cuda_graph", names=names, parameters={"channels_last": layout}, **where
         )
     found = read_all(tmp_path, *records)
-    section = sure.section(found)
+    section = results.sure_section(found)
     assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
         section
     )
     assert "2.0 times between hosts" in section.finding
-    ways = ladder.ways_of(found, ladder.steps_of(found)).set_index(["added", "precision"])
+    ways = settings.ways_of(found, settings.ladder_steps(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
     assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
     rows = ratio_rows(bars_of(found))
@@ -167,7 +167,7 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
 def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
-    assert title == first_screen.CPU and not cards and not sure.section(found).parts
+    assert title == sections.CPU and not cards and not results.sure_section(found).parts
     assert set(found.ratios.outcome) == {ON_CPU} and not re.search(
         r"\d×|times as fast", said_in(section)
     )
@@ -192,7 +192,7 @@ def test_every_kind_of_folder_has_a_title(tmp_path):
         _, title, cards = screen_of(found)
         assert title and not cards
     found = Tables(trainings=found.trainings)
-    assert screen_of(found)[1] and sections.drawn(first_screen, found).parts
+    assert screen_of(found)[1] and sections.drawn(sections.first_screen, found).parts
 
 
 def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):

@@ -14,7 +14,7 @@ from drawn_reports import failures_in, flat, read_all, rows_in, write_all
 from mixed_precision_study.judge import arms
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
-from mixed_precision_study.report import numbers, provenance, tables
+from mixed_precision_study.report import results, tables
 from mixed_precision_study.report.results import results_table
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
 from mixed_precision_study.runner.status import in_words
@@ -299,9 +299,9 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
 
 
 def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
-    failed = next(rows for rows in rows_in(provenance.section(found)) if "reason" in rows[0])
+    failed = next(rows for rows in rows_in(results.method_section(found)) if "reason" in rows[0])
     assert [(row["precision"], row["status"]) for row in failed] == [("bf16 AMP", "oom")]
-    section = numbers.section(found)
+    section = results.numbers_section(found)
     (rows,) = rows_in(section)
     assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16", "bf16"]
     assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
@@ -319,9 +319,9 @@ def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
 def test_what_cannot_be_linked_to_has_no_link(tmp_path, path):
     found = read_all(tmp_path, run("fp32"))
     found.trainings["path"] = path
-    assert next(part for part in numbers.section(found).parts if hasattr(part, "links")).links == [
-        ""
-    ]
+    assert next(
+        part for part in results.numbers_section(found).parts if hasattr(part, "links")
+    ).links == [""]
 
 
 def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
@@ -343,7 +343,7 @@ def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
     )
     assert in_words(flat(fast)).startswith("3 s/epoch")
     assert results_table([fast])["seconds per epoch"].tolist() == ["3.00"]
-    (row,), *_ = rows_in(numbers.section(found))
+    (row,), *_ = rows_in(results.numbers_section(found))
     assert row["s per epoch"] == "4.24"
 
 

@@ -8,7 +8,7 @@ from conftest import results
 from drawn_reports import parts_of, read_all, rows_in
 
 from mixed_precision_study.judge.verdict import FASTER, SAME
-from mixed_precision_study.report import growth, ladder
+from mixed_precision_study.report import settings
 from mixed_precision_study.report.charts import STATUS
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.tables import read_tables
@@ -46,7 +46,7 @@ def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_ar
         record = made_up.make("cifar_resnet", precision, peak=700.0, parameters=parameters, **facts)
         made_up.write_processes(record, tmp_path)
     climbed = read_all(tmp_path, steps=STEPS)
-    steps = ladder.steps_of(climbed).set_index("label")
+    steps = settings.ladder_steps(climbed).set_index("label")
     # a larger batch is another training
     assert list(steps.index) == [step["label"] for step in STEPS[:-1]]
     assert steps.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
@@ -54,13 +54,13 @@ def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_ar
     assert steps.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
     assert steps.gib["graph"] == pytest.approx((700 - 150) / 1024)
     assert steps.status["compiled"] == "failed" and steps.seconds.isna()["compiled"]
-    section = ladder.section(climbed)
+    section = settings.steps_section(climbed)
     assert "4.8" in section.finding and len(rows_in(section)[0]) == len(steps)
     (chart,) = parts_of(section, Chart)
     lines = chart.figures[0].axes[0].lines
     places = [line.get_xdata()[0] for line in lines if line.get_gid()]
     assert places == pytest.approx([1, 2, 2.4, 2.4, 4.8])
-    ways = ladder.ways_of(climbed, ladder.steps_of(climbed))
+    ways = settings.ways_of(climbed, settings.ladder_steps(climbed))
     pairs = set(zip(steps.comparison, steps.precision, strict=True))
     assert not [
         one
@@ -71,8 +71,8 @@ def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_ar
 
 def test_each_width_is_compared_with_the_next_simpler_precision():
     found = read_tables(str(results("crossover-h200")))
-    family, _ = growth.families_of(found)  # a Transformer and a ViT
-    pairs = growth.pairs_of(found, family).set_index("precision")
+    family, _ = settings.families_of(found)  # a Transformer and a ViT
+    pairs = settings.pairs_of(found, family).set_index("precision")
     medians = found.trainings.groupby(["comparison", "precision"])[
         ["seconds", "gib", "joules"]
     ].median()
@@ -89,7 +89,7 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
         "slower",
         "faster",
     ]
-    assert "1,024" in growth.section(found).finding
+    assert "1,024" in settings.growth_section(found).finding
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
             for one in losses
         ]
 
-    found = growth.judge_loss(runs_of(own), runs_of(base))
+    found = settings.judge_loss(runs_of(own), runs_of(base))
     assert (found and found["loss_outcome"]) == outcome
 
 
@@ -130,14 +130,14 @@ def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_no
         facts |= {"seconds": [seconds] * 6, "parameters": {"batch_size": "max"}}
         runs.append(made_up.make("cifar_resnet", precision, **facts))
     found = read_all(tmp_path, *runs)
-    rows = growth.largest_of(found).set_index("precision")
+    rows = settings.largest_of(found).set_index("precision")
     assert rows[["batch", "too_large", "base_batch"]].to_dict("index") == {
         "fp32": {"batch": 256, "too_large": 512, "base_batch": 256},
         "amp_fp16": {"batch": 512, "too_large": 1024, "base_batch": 256},
     }
     speed = (50_000 // 512 * 512 / 2.5) / (50_000 // 256 * 256 / 5)  # per sample
     assert rows.ratio["amp_fp16"] == pytest.approx(speed)
-    assert "2.0" in growth.section(found).finding
+    assert "2.0" in settings.growth_section(found).finding
 
 
 def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_path):
@@ -153,14 +153,18 @@ def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_p
     overflown = made_up.make_failed(
         "cifar_resnet", "amp_fp16", "diverged", "every step was skipped", **largest
     )
-    (rows,) = rows_in(growth.section(read_all(tmp_path, *runs, overflown, over="loss_scale")))
+    (rows,) = rows_in(
+        settings.growth_section(read_all(tmp_path, *runs, overflown, over="loss_scale"))
+    )
     cells = {row["loss scale"]: (row["skipped steps"], row["ended"]) for row in rows}
     assert list(cells) == ["1", "256", "65,536", "1,048,576", "dynamic"]
     assert (cells["65,536"], cells["1,048,576"][1]) == (("9.97%", "well"), STATUS["diverged"])
-    assert not growth.section(read_all(tmp_path / "two", *runs[:2], over="loss_scale")).parts
+    assert not settings.growth_section(
+        read_all(tmp_path / "two", *runs[:2], over="loss_scale")
+    ).parts
 
 
 def test_without_anything_to_show_both_are_absent(tmp_path):
     runs = [made_up.make("cifar_resnet", name) for name in ("fp32", "tf32")]
     found = read_all(tmp_path, *runs, over="units", steps=STEPS)
-    assert not growth.section(found).parts and len(ladder.steps_of(found)) == 2
+    assert not settings.growth_section(found).parts and len(settings.ladder_steps(found)) == 2

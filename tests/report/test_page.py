@@ -4,7 +4,7 @@ import json
 
 from conftest import NOTEBOOKS
 
-from mixed_precision_study.report.page import write_page
+from mixed_precision_study.report.files import write_page
 
 
 def test_no_warning_reaches_the_page_and_no_link_is_followed(tmp_path):

@@ -6,7 +6,7 @@ import made_up_records as made_up
 import pytest
 from drawn_reports import parts_of, read_all
 
-from mixed_precision_study.report import energy_used, in_use, memory_used, why
+from mixed_precision_study.report import costs
 from mixed_precision_study.report.section import Chart, Table
 from mixed_precision_study.report.tables import Tables
 
@@ -34,7 +34,7 @@ def bars_of(chart):
 def test_a_step_is_drawn_as_arithmetic_other_kernels_and_idle_with_eager_above_the_graph(tmp_path):
     graph = step("amp_fp16", 1.0, 3.0, "cuda_graph")
     others = step("fp32", 0.9, 10.0), step("amp_fp16", 0.5), step("fp32", 1.0, 9.0, "cuda_graph")
-    section = why.section(read_all(tmp_path, graph, *others))
+    section = costs.why_section(read_all(tmp_path, graph, *others))
     (chart,) = parts_of(section, Chart)
     # fp32, fp16, and as graphs
     steps = [(4.5, 4.5, 1.0), (2.0, 2.0, 4.0), (4.5, 4.5, 0.0), (1.5, 1.5, 0.0)]
@@ -56,7 +56,7 @@ def test_a_step_is_drawn_as_arithmetic_other_kernels_and_idle_with_eager_above_t
     ],
 )
 def test_the_finding_says_only_what_the_steps_show(tmp_path, records, end):
-    section = why.section(read_all(tmp_path, *(step(*record) for record in records)))
+    section = costs.why_section(read_all(tmp_path, *(step(*record) for record in records)))
     assert section.finding.endswith(end) and bool(section.finding) == bool(end)
 
 
@@ -65,33 +65,37 @@ def test_the_finding_of_memory_is_what_ratios_csv_says(tmp_path):
     records = [made_up.make("cifar_resnet", name, peak=peak) for name, peak in peaks.items()]
     tables = read_all(tmp_path, *records)
     saved = sorted(f"{-100 * one:+.0f}" for one in tables.ratios.saved.dropna())
-    finding = memory_used.finding(tables)
+    finding = costs.memory_finding(tables)
     assert finding.endswith(f"ResNet-18 {saved[1]} to {saved[0]}%") and "TF32" in finding
 
 
 def test_the_parts_of_the_memory_add_up_or_are_not_shown():
-    mib = {
-        f"ledger_{name}_mib": 512.0 for names in memory_used.MEMORY_PARTS.values() for name in names
-    }
-    assert list(memory_used.memory_parts_of(mib).values()) == [2.0, 0.5, 0.5, 1.0]
+    mib = {f"ledger_{name}_mib": 512.0 for names in costs.MEMORY_PARTS.values() for name in names}
+    assert list(costs.memory_parts_of(mib).values()) == [2.0, 0.5, 0.5, 1.0]
     for broken in ({"ledger_slack_mib": -1.0}, dict.fromkeys(list(mib)[:6])):
-        assert memory_used.memory_parts_of(mib | broken) == {}
+        assert costs.memory_parts_of(mib | broken) == {}
 
 
 def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
     tables = read_all(
         tmp_path, *(made_up.make("cifar_resnet", name) for name in ("tf32", "amp_fp16"))
     )
-    assert in_use.section(tables).parts == []
+    assert costs.inference_section(tables).parts == []
     tables.show = {"inference": True}
-    section = in_use.section(tables)
+    section = costs.inference_section(tables)
     drawn = [[width for *_, width in bars_of(chart)] for chart in parts_of(section, Chart)]
     assert drawn == [[2.0, 3.0], [2000.0, 4000.0]]
+
+
+MAKERS = (
+    costs.why_section,
+    costs.memory_section,
+    costs.energy_section,
+    costs.inference_section,
+)
 
 
 def test_a_section_without_its_measurements_is_absent(tmp_path):
     bare = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", explained=False))
     for tables in (bare, Tables(show={"inference": True})):
-        assert all(
-            module.section(tables).parts == [] for module in (why, memory_used, energy_used, in_use)
-        )
+        assert all(make(tables).parts == [] for make in MAKERS)

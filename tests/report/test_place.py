@@ -14,7 +14,7 @@ from drawn_reports import write_all
 from tiny_suite import write_notebook
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report.place import check_place, of_a_report, set_aside
+from mixed_precision_study.report.files import check_place, of_a_report, set_aside
 from mixed_precision_study.report.section import File, save
 from mixed_precision_study.runner import cli
 from mixed_precision_study.store.record import save_record

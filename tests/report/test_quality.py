@@ -17,7 +17,7 @@ def section_of(*records, target_metric=0.0):
     """Return the section of one comparison, its chart, table and sentences."""
     found = results.tables_of(list(records))
     found.quality, found.target_metric = tables.quality_of(found), target_metric
-    section = quality.section(found)
+    section = quality.quality_section(found)
     said = [part.text for part in section.parts if not isinstance(part, Chart | Table)]
     return section, parts_of(section, Chart), parts_of(section, Table), said
 

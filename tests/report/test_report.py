@@ -12,9 +12,9 @@ from drawn_reports import read_all, said_in
 from made_up_records import make
 
 from mixed_precision_study.parameters import Precision
-from mixed_precision_study.report import energy_used, numbers, provenance, sections
-from mixed_precision_study.report.names import ORDER
+from mixed_precision_study.report import results, sections
 from mixed_precision_study.report.section import Cards, Chart, Section, Table
+from mixed_precision_study.report.words import ORDER
 
 
 @pytest.fixture
@@ -41,7 +41,8 @@ def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(
             if isinstance(one, Chart)
             else one == other
         )
-    monkeypatch.setattr(numbers, "MANY", 0)  # with many comparisons none has charts of its own
+    for module in (sections, results):  # with many comparisons none has charts of its own
+        monkeypatch.setattr(module, "MANY", 0)
     many = [part for one in sections.sections_of(tables) for part in one]
     assert sum(isinstance(part, Chart) for part in many) == 2 and any(
         "have no charts" in str(one) for one in many
@@ -67,10 +68,11 @@ def with_bad_chart(report):
 
 @pytest.mark.parametrize("failing", [raising, with_bad_chart])
 def test_a_section_that_fails_says_so_and_costs_itself_alone(tables, monkeypatch, failing):
-    monkeypatch.setattr(sections, "SECTIONS", (energy_used, provenance))
-    monkeypatch.setattr(energy_used, "section", failing)
+    monkeypatch.setattr(sections, "SECTIONS", (failing, results.method_section))
     _, first, failed, last = sections.sections_of(tables)
-    assert failed.title == "Energy used" and len(failed.parts) == 1
+    assert (
+        failed.title == failing.__name__.replace("_", " ").capitalize() and len(failed.parts) == 1
+    )
     assert ("ZeroDivisionError" if failing is raising else "ValueError") in said_in(failed)
     assert "<b>" not in said_in(failed) and first.parts and last.parts
     assert plt.get_fignums() == []

@@ -9,7 +9,7 @@ import pytest
 from drawn_reports import opened_bars
 
 from mixed_precision_study.report import results
-from mixed_precision_study.report.bars import time_and_memory
+from mixed_precision_study.report.charts import time_and_memory
 
 FACTS = {"peak_allocated_mib": 2048.0, "data_on_device_mib": 1024.0, "metric": [0.5, 0.9]}
 

@@ -4,7 +4,7 @@ import json
 
 import mistune
 
-from mixed_precision_study.report.page import write_page
+from mixed_precision_study.report.files import write_page
 from mixed_precision_study.report.section import Cards, File, Heading, Section, Table, save
 from mixed_precision_study.report.words import plain, short
 

@@ -10,10 +10,10 @@ from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report import provenance, selection
-from mixed_precision_study.report.names import task_name
-from mixed_precision_study.report.selection import sort_out
+from mixed_precision_study.report import files, results
+from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
+from mixed_precision_study.report.words import task_name
 from mixed_precision_study.runner import status
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import write_json
@@ -63,7 +63,7 @@ def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_
     tables = read_tables(tmp_path)
     assert dict(tables.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
     assert "1 used, 0 left out" in said_of_found(tables) and "5 JSON files" in said_of_found(tables)
-    (row,) = next(rows for rows in rows_in(provenance.section(tables)) if "left out" in rows[0])
+    (row,) = next(rows for rows in rows_in(results.method_section(tables)) if "left out" in rows[0])
     assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
 
 
@@ -127,7 +127,7 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
     tables = read_tables(tmp_path)
     assert {one["precision"] for one in tables.other_code} == {"tf32", "amp_fp16"}
     assert set(tables.trainings.precision) == {"fp32", "amp_fp16", "amp_bf16"}
-    section = provenance.section(tables)
+    section = results.method_section(tables)
     assert "2 records of 3" in said_in(section)
     switches = {
         row[""]: row["H200"] for row in rows_in(section)[-1] if row[""].startswith("switches")
@@ -169,8 +169,8 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
 @pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
 def test_the_work_of_sorting_out_grows_with_the_number_of_killed_runs(monkeypatch, alike):
     """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
-    calls, key = [], selection.comparison_key
-    monkeypatch.setattr(selection, "comparison_key", lambda record: calls.append(0) or key(record))
+    calls, key = [], files.comparison_key
+    monkeypatch.setattr(files, "comparison_key", lambda record: calls.append(0) or key(record))
     nothing = {"dataset_used": None, "synthetic": None}
     counts = []
     for number in (20, 40):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report.study import Study, plain_yaml, study_of
+from mixed_precision_study.report.files import Study, plain_yaml, study_of
 
 SAID = {
     "name": "mine",

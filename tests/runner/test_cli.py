@@ -104,7 +104,7 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
 
 
 def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
     monkeypatch.setattr(cli, "summarise", Mock(return_value=True))
     output, data = tmp_path / "out", tmp_path / "data"
     data.mkdir()

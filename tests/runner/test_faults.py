@@ -75,7 +75,7 @@ def suite(tmp_path_factory):
 @pytest.fixture
 def light(monkeypatch):
     """Runs start at once, because they are made without papermill."""
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
 
 
 def write_times(folder):
@@ -117,7 +117,7 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
     words = ("--output-dir", output, "-p", "data_dir", tmp_path)
     assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
     monkeypatch.setattr(batch, "TELL_SECONDS", 0.5)
     assert main(suite, "hang", *words, "--timeout", 0.05) == 1
     with monkeypatch.context() as patch:

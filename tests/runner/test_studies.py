@@ -7,7 +7,7 @@ import yaml
 from conftest import NOTEBOOKS, ROOT
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.report.study import study_of
+from mixed_precision_study.report.files import study_of
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
 from mixed_precision_study.runner.studies import (
@@ -18,7 +18,8 @@ from mixed_precision_study.runner.studies import (
     parse_overrides,
 )
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import STUDY_ENV, comparison_key, new_record, write_record
+from mixed_precision_study.store.record import comparison_key, new_record, write_record
+from mixed_precision_study.store.variables import STUDY_ENV
 
 OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies", "articles"))
 STUDIES = OWN | ARTICLES

@@ -153,7 +153,7 @@ def command(folder, *words, light=False, root=ROOT):
     lit = [
         "-c",
         (
-            f"{begin}execute.PAPERMILL = {LIGHT!r}; cli.summarise = lambda *_: True; "
+            f"{begin}execute.NOTEBOOK_PROCESS = ('-c', {LIGHT!r}); cli.summarise = lambda *_: True; "
             "cli.run_as_program()"
         ),
     ]

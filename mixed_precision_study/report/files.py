@@ -1,0 +1,420 @@
+"""The files of a report: the study and the records that it reads, where it may be written, and its
+page.
+"""
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
+from ..parameters import UserError, printable
+from ..store.files import read_file, written_whole
+from ..store.reading import read_records
+from ..store.record import comparison_key, data_asked_for
+
+MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
+# what `show` may hold beside over, with and steps
+FLAGS = ("quality", "articles", "inference", "execution")
+# letters of which neither markup nor mathematics can be made
+PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")
+
+
+class Plain(yaml.SafeLoader):
+    """YAML whose numbers are those that people read.
+
+    0100 (octal), 1:30 (base 60) and numbers of more than 40 digits stay texts, which checks refuse.
+    """
+
+
+def number_of(loader: Plain, node: yaml.ScalarNode) -> Any:
+    if re.match(r"[-+]?0[0-7_]|.*:|.{41}", node.value):
+        return node.value
+    return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+
+
+Plain.add_constructor("tag:yaml.org,2002:int", number_of)
+Plain.add_constructor("tag:yaml.org,2002:float", number_of)
+
+
+def plain_yaml(text: str, where: str) -> Any:
+    """Return what YAML holds.
+
+    Raise UserError, which begins with `where`, if it is wrong or large.
+    """
+    try:
+        if len(text) > MOST_LETTERS:
+            raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
+        loader = Plain(text)
+        node = loader.get_single_node()
+        if node and any(total > MOST_VALUES for total in accumulate(sizes_in(node))):
+            raise ValueError(f"it has more than {MOST_VALUES:,} values, aliases written out")
+        return loader.construct_document(node) if node else None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{where} cannot be read as YAML ({reason[:300]}).") from None
+
+
+def sizes_in(node: yaml.Node) -> Iterator[float]:
+    """Yield the size of each value in a part of YAML, aliases written out; in a circle they have
+    no end.
+    """
+    yield 1 + len(node.value) / 100
+    if isinstance(node, yaml.CollectionNode):
+        for part in chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value:
+            yield from sizes_in(part)
+
+
+def yaml_in(path: Path) -> Any:
+    """Return what a file of YAML holds. Raise UserError where it is missing or cannot be read."""
+    try:
+        text = read_file(path).decode()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); give a file like studies.yaml."
+        ) from None
+    return plain_yaml(text, str(path))
+
+
+class Study(NamedTuple):
+    name: str
+    description: str
+    show: dict[str, Any]  # see the head of notebooks/studies.yaml
+    axis: Any = PRECISION  # the setting, or the list of settings, in which its arms differ
+    base: Any = None  # of the axis; None of precisions: TF32, or fp32 where that was not run
+
+    def compares(self) -> Axis:
+        """Return the axis of the study, with its base."""
+        if self.base is None:
+            return PRECISIONS
+        return Axis(tuple(as_list(self.axis)), (arm_named(as_list(self.base)),), {})
+
+
+def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
+    """Return what study.yaml says, or raise UserError; else what most records say, of which
+    errors do no harm.
+    """
+    path = Path(folder) / "study.yaml"
+    if path.is_file():
+        return checked_study(yaml_in(path), str(path))
+    found = Counter(json.dumps(record["study"]) for record in records if record.get("study"))
+    for text, times in found.most_common(1):
+        said = json.loads(text)
+        with suppress(UserError, AttributeError):
+            said["show"] = {
+                key: value for key, value in said.get("show", {}).items() if can_show(key, value)
+            }
+            return checked_study(said if 2 * times > found.total() else {}, "a record")
+    return Study("", "", {})
+
+
+def checked_study(said: Any, where: str) -> Study:
+    """Return the study of a mapping, see Study. Raise UserError at the first that is wrong."""
+    show = said.get("show", {}) if isinstance(said, dict) else None
+    if not isinstance(show, dict):
+        raise UserError(
+            f"{where} must map name, description and show to what they are; studies.yaml "
+            "explains them."
+        )
+    texts = {key: said.get(key, "") for key in ("name", "description")}
+    wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
+    wrong += [key for key, value in show.items() if not can_show(key, value)]
+    compares = {key: said[key] for key in ("axis", "base") if said.get(key) is not None}
+    wrong += [key for key, value in compares.items() if not usable(value)]
+    if wrong:
+        raise UserError(
+            f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml "
+            "explains the form."
+        )
+    study = Study(texts["name"], texts["description"], show, **compares)
+    check_base(study, where)
+    return study
+
+
+def check_base(study: Study, where: str) -> None:
+    """Raise UserError where an axis has no base, or a base lacks a value for a setting."""
+    settings = as_list(study.axis)
+    if study.base is None and settings != [PRECISION]:
+        raise UserError(
+            f"{where} has an `axis` without the `base` that its arms are compared with."
+        )
+    if study.base is not None and len(as_list(study.base)) != len(settings):
+        raise UserError(f"{where} needs as many values of `base` as its `axis` has settings.")
+
+
+def usable(value: Any) -> bool:
+    """Return whether an axis or a base can be this value: it is usual, and no empty list."""
+    return value != [] and are_usual(value)
+
+
+def as_list(value: Any) -> list:
+    """Return a list of values, of one value that alone."""
+    return value if isinstance(value, list) else [value]
+
+
+def can_show(key: str, value: Any) -> bool:
+    """Return whether `show` may hold this value at this key."""
+    if key == "steps":
+        steps: list[Any] = value if isinstance(value, list) else [None]
+        labelled = all(
+            isinstance(step, dict) and isinstance(step.get("label"), str) for step in steps
+        )
+        return labelled and all(
+            are_usual(word) for step in steps for word in (*step, *step.values())
+        )
+    return are_usual(value) if key in ("over", "with") else key in FLAGS and value is True
+
+
+def are_usual(values: Any) -> bool:
+    """Return whether a setting, or a list of them, is of numbers and texts that can stand in a
+    page or a chart.
+    """
+    texts = [one for one in as_list(values) if not isinstance(one, int | float)]
+    return all(
+        isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text
+        for text in texts
+    )
+
+
+OWN_RUNS = "outputs"
+RECORDS = (".json", ".zip")
+# folders of committed results, as in .gitignore
+PUBLISHED = ("main", "more", "checks", "archive")
+PLACE = ("device_type", "gpu_name")
+# What a run finds out only when it has started.
+KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "identity", "synthetic")
+
+
+def settings_of(record: dict) -> tuple:
+    """Return the comparison key without KNOWN_LATE, and the data that were asked for."""
+    return (
+        data_asked_for(record),
+        *(item for item in comparison_key(record) if item[0].partition(" ")[0] not in KNOWN_LATE),
+    )
+
+
+def learn_place(records: list[dict]) -> None:
+    """Complete runs that ended before they knew their device or data, if all runs with equal
+    settings agree on them.
+    """
+    late = []
+    alike: dict[tuple, dict[tuple, dict]] = {}  # {settings: {place: the first run there}}
+    for record in records:
+        if record["device_type"] and record["dataset_used"]:
+            place = (record["gpu_uuid"], known_late(record))
+            alike.setdefault(settings_of(record), {}).setdefault(place, record)
+        else:
+            late.append(record)
+    for record in late:
+        known = {
+            name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None
+        }
+        there = [
+            one
+            for one in alike.get(settings_of(record), {}).values()
+            if known.items() <= one.items()
+        ]
+        if len(set(map(known_late, there))) == 1:
+            record.update(
+                {name: there[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")}
+            )
+
+
+def known_late(record: dict) -> tuple:
+    return tuple(json.dumps(record[name]) for name in KNOWN_LATE)
+
+
+def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
+    """Return what two files of one run share. The same run id on another GPU is another run."""
+    return (record["run_id"], gpu_uuid, *known_late(record))
+
+
+def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
+    """Return why a sound record is not used, or None;
+
+    `standing` has the copies that stand, by their key.
+    """
+    kept = standing[copy_key(record, record["gpu_uuid"])]
+    if kept is not record:
+        if folder_of(kept) == folder_of(record):
+            return f"older copy of {kept['path']}"
+        return f"copy of {kept['path']}, which stands because its folder comes first"
+    if on_gpu and record["device_type"] == "cpu":
+        return "ran on the CPU, beside runs on a GPU"
+    if record["synthetic"] and (settings_of(record), *map(record.get, PLACE)) in real:
+        return "synthetic data, beside real data in the same comparison"
+    return None
+
+
+def folder_of(record: dict) -> PurePath:
+    """Return the folder or archive that a record was read from."""
+    return PurePath(record["path"]).parent
+
+
+def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
+    """Return (records to use, [(path, reason)] of the others).
+
+    Of several copies of a run those in the folder that was read first stand, and of these the
+    newest, because anybody can write a later date into a record.
+    """
+    learn_place(records)
+    places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, records)))}
+    in_order = sorted(
+        records, key=lambda record: (-places[folder_of(record)], record["finished_at"] or "")
+    )
+    standing = {
+        copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)
+    }
+    on_gpu = any(record["device_type"] == "cuda" for record in records)
+    asked = {data_asked_for(record) for record in records if record["synthetic"]}
+    others = [
+        record
+        for record in records
+        if record["synthetic"] is False and data_asked_for(record) in asked
+    ]
+    real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
+    reasons = [(record, why_not(record, standing, on_gpu, real)) for record in records]
+    used = [record for record, reason in reasons if not reason]
+    return used, [(record["path"], reason) for record, reason in reasons if reason]
+
+
+def own_runs(folder: Path) -> list[Path]:
+    """Return what may hold one's own records in `outputs`: all that the study does not publish."""
+    found = [path for path in folder.glob("[!.]*") if path.is_dir() or path.suffix in RECORDS]
+    return sorted(path for path in found if path.name not in PUBLISHED)
+
+
+def find_records(
+    given: str | Path | Sequence[str], output: str | Path = ""
+) -> tuple[Path, list[dict], list[tuple[str, str]]]:
+    """Return (folder of the report, records, [(path, reason) of what is no record]).
+
+    `given` is a folder or a zip, or a list of them, which are read where they lie; paths are
+    relative to `output`, by default the first of them. The default "outputs" stands for one's own
+    runs: beside the notebook, in the clone, or uploaded to the working folder; what the study
+    publishes there is left out. Raise UserError where there is none.
+    """
+    places = [*map(Path, [given] if isinstance(given, str | Path) else given)]
+    first = places[0]
+    if places == [Path(OWN_RUNS)]:
+        folders = [*filter(Path.is_dir, (Path(OWN_RUNS), Path("..", OWN_RUNS)))] or [Path()]
+        first = next(filter(own_runs, folders), folders[-1])
+        places = own_runs(first)
+    output = Path(output or first)
+    records: list[dict] = []
+    left_out: list[tuple[str, str]] = []
+    for place in places:
+        if not place.exists():
+            raise UserError(
+                f'there is no folder records_dir = "{place}"; set it to the folder with '
+                "the run records."
+            )
+        found, others = read_records(place)
+        way: PurePath = place if place.is_dir() else place.parent
+        with suppress(ValueError):  # on another drive of Windows
+            way = PurePath(os.path.relpath(way, output))
+        records += [{**record, "path": (way / record["path"]).as_posix()} for record in found]
+        left_out += [((way / path).as_posix(), reason) for path, reason in others]
+    return output, records, left_out
+
+
+def of_other_code(records: list[dict]) -> list[dict]:
+    """Return the records measured by other code than the newest of their notebook; those without
+    a hash are not.
+    """
+    known = sorted(
+        (one for one in records if one["code_hash"]), key=lambda one: one["finished_at"] or ""
+    )
+    newest = {one["notebook"]: one["code_hash"] for one in known}
+    return [one for one in known if one["code_hash"] != newest[one["notebook"]]]
+
+
+MARKS = {  # pattern that a file of a report has in its first MiB, and a person's file lacks
+    ".ipynb": b"injected-parameters",  # papermill adds them
+    ".html": b"<b>Mixed precision study</b>",
+    ".csv": b"comparison,explains,timed,|comparison,precision,baseline,|article,year,card,",
+    ".png": rb"(?s)\A.{37}PLTE",  # at once behind the head, where other programs write more
+}
+
+
+def of_a_report(path: Path, mark: bytes = b"") -> bool:
+    """Return whether an earlier report wrote this file, as its contents show, or nothing stands
+    there.
+
+    `mark` is the pattern of its contents, by default that of its ending in MARKS. A link
+    stands for nothing, because written_whole() replaces it and leaves alone what it leads to.
+    """
+    if path.is_symlink() or not path.exists():
+        return True
+    return path.is_file() and bool(
+        re.search(mark or MARKS[path.suffix], path.read_bytes()[: 2**20])
+    )
+
+
+def check_place(folder: Path, notebook: Path) -> None:
+    """Raise UserError where a report of `notebook` in `folder` would replace a file of a person's.
+
+    Beside records set_aside() renames such a file, unless a person's notebooks lie there.
+    """
+    drawn, log = folder / "summary.ipynb", folder / "logs" / "summary.log"
+    taken = [path for path in (drawn, drawn.with_suffix(".html")) if not of_a_report(path)]
+    if any(folder.glob("*.json")) and all(map(of_a_report, {*folder.glob("*.ipynb")} - {drawn})):
+        taken = []
+    if log.is_file() and not any(folder.glob("logs/.*lock")):
+        taken.append(log)
+    if drawn.resolve() == notebook.resolve():
+        taken = [drawn]
+    if taken:
+        advice = "which no report has written; choose another folder with --output-dir DIR"
+        raise UserError(f"a report would replace {taken[0]}, {advice}.")
+
+
+def set_aside(path: Path) -> Path | None:
+    """Make room for a file of a report.
+
+    Return where a file of a person's is kept now, else None.
+    """
+    if of_a_report(path):
+        path.unlink(missing_ok=True)
+        return None
+    return path.rename(path.with_stem(f"{path.stem}-kept-{time.strftime('%Y%m%dT%H%M%S')}"))
+
+
+TERMINAL_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
+
+
+def place_of(cell: dict) -> int:
+    """Return where a reader wants a cell of the summary: title, report, words, and other code."""
+    if cell.get("id") in ("title", "report"):
+        return ("title", "report").index(cell["id"])
+    return 2 if cell["cell_type"] == "markdown" else 3
+
+
+def write_page(notebook: str | Path) -> None:
+    """Write the page of an executed summary beside it, and put the summary's own cells in the
+    order of place_of(). nbconvert would parse it once more, which takes a second.
+    """
+    # here, because run_all.py reads studies without them
+    import jinja2
+    import mistune
+
+    notebook = Path(notebook)
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
+    environment = jinja2.Environment(loader=loader)  # noqa: S701  # the template escapes what is no HTML
+    environment.filters["markdown"] = mistune.create_markdown(plugins=["strikethrough", "table"])
+    environment.filters["uncoloured"] = lambda text: TERMINAL_COLOURS.sub("", text)
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    content["cells"].sort(key=place_of)
+    with written_whole(notebook) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    page = environment.get_template("page.html").render(nb=content)
+    with written_whole(notebook.with_suffix(".html")) as temporary:
+        temporary.write_text(page, encoding="utf-8")
