@@ -8,11 +8,12 @@ import pytest
 import torch
 from small_training import CPU
 
-from mixed_precision_study import RUNNER_ENV, experiment
+from mixed_precision_study import experiment
 from mixed_precision_study.measure import nvml, preflight
 from mixed_precision_study.measure.preflight import check_fp16, show_preflight
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.record import PLACES
+from mixed_precision_study.store.variables import RUNNER_ENV
 from mixed_precision_study.train.precision import PRECISIONS, check_supported
 
 GPU = torch.device("cuda")
