@@ -134,7 +134,7 @@ def test_the_cells_before_the_packages_need_the_standard_library_alone():
         "import sys\nsys.path[:] = [one for one in sys.path if 'site-packages' not in "
         f"one]\n{FINDER}\n"
     )
-    code += code_cells("cifar_resnet")["imports"].split("\nimport timm")[0]
+    code += code_cells("cifar_resnet")["imports"].split("\nimport torch")[0]
     options = {"env": BARE, "cwd": ROOT, "capture_output": True, "text": True, "check": False}
     done = subprocess.run([sys.executable, "-S", "-c", code], **options)
     assert done.returncode == 1
