@@ -12,13 +12,14 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ..judge.bottleneck import find_bottleneck
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, verdict
 from ..store.reading import NO_RECORD
 from ..store.record import RunRecord, flat_record
-from .charts import STATUS, picture_of, time_and_memory, time_and_memory_note
+from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
 from .section import Section
 from .tables import (
     Tables,
@@ -65,9 +66,6 @@ def sure_section(tables: Tables) -> Section:
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])
-    charted["run"] = [
-        ", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)
-    ]
     if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
         charted["model"] += ", " + charted.task
     rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
@@ -213,7 +211,7 @@ def numbers_section(tables: Tables) -> Section:
             {
                 "model": bars.model,
                 "task": bars.task,
-                "run": (bars.way + ", " + bars.more).str.strip(", "),
+                "run": bars.run,
                 ", ".join(tables.axis.settings): bars.short,
                 "s per epoch": bars.seconds.map(cell).where(bars.status == "ok", bars.status),
                 f"over {tables.short(fair)}": two(bars.ratio.where(bars.baseline == fair)),
@@ -487,21 +485,35 @@ def in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
+    """Return the bars of seconds and of memory, closed, because else a notebook shows them again,
+    and what they are.
+    """
+    said = "Bars of the seconds of an epoch"
+    parts = [second_bars(rows)]
+    if rows.gib.notna().any():
+        parts.append(memory_bars(rows))
+        said += ", and of PyTorch's peak of memory without the data set"
+    with chart_style():
+        figures = [draw_bars(part) for part in parts]
+    for figure in figures:
+        plt.close(figure)
+    return figures, f"{said}."
+
+
 def show(records: list[RunRecord]) -> None:
     """Show the result of a notebook, outside IPython as text."""
     tables = tables_of(records)
-    bars = bars_in(tables)
+    rows = bars_in(tables)
     show_table: Callable = print
     if in_notebook():
         from IPython.display import Image, display
 
         show_table = display
-    if in_notebook() and not tables.on_cpu and len(bars) > 1:
-        figures = time_and_memory(bars)
-        for figure in figures:
-            plt.close(figure)  # else a notebook shows it again
-        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=time_and_memory_note(bars)))
-        print(textwrap.fill(time_and_memory_note(bars), LINE_LENGTH))
+    if in_notebook() and not tables.on_cpu and len(rows) > 1:
+        figures, said = pictures_of(rows)
+        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=said))
+        print(textwrap.fill(said, LINE_LENGTH))
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):

@@ -16,16 +16,15 @@ from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
 from .articles import articles_section
-from .charts import (
-    chart_style,
-    dots,
-    dots_note,
-    label_of,
-    ratio_rows,
-    time_and_memory,
-    time_and_memory_note,
+from .charts import chart_style, dots, dots_note, ratio_rows
+from .costs import (
+    MOST_MODELS,
+    energy_section,
+    inference_section,
+    memory_section,
+    time_section,
+    why_section,
 )
-from .costs import energy_section, inference_section, memory_section, why_section
 from .quality import quality_section
 from .results import MANY, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
@@ -33,7 +32,6 @@ from .settings import growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import AMP, bare, count, in_way, listed, plain, short, span, times
 
-MOST_MODELS = 6  # with more models the study's own figure opens the report
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
 NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
@@ -235,9 +233,8 @@ def worked(tables: Tables) -> list[dict]:
             for run in tables.runs(number, arm, ok=False)[:1]:
                 end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
                 ends[end].append(tables.short(arm))
-        run_as = ", ".join(filter(None, (comparison.way, comparison.more)))
         rows.append(
-            {"model": comparison["name"], "task": comparison.task, "run": run_as}
+            {"model": comparison["name"], "task": comparison.task, "run": comparison.run}
             | {end: ", ".join(names) or "-" for end, names in ends.items()}
         )
     return rows
@@ -311,32 +308,6 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
     return screen
 
 
-# comparisons that are drawn; further ones stand in the table of all numbers
-MOST_BLOCKS = 60
-
-
-def time_section(tables: Tables) -> Section:
-    """Return the bars of the seconds of an epoch and of peak memory.
-
-    On a CPU they say nothing, so there are none.
-    """
-    section = Section("Time and memory", link="Time")
-    bars = bars_of(tables)
-    if tables.on_cpu or bars.empty or bars.model.nunique() > MOST_MODELS:
-        return section
-    shown = bars[bars.comparison.isin(bars.comparison.unique()[:MOST_BLOCKS])]
-    said = [
-        f"{bar.model}, {bar.way}, {bar.short} {label_of(bar.seconds, 'seconds')}"
-        for bar in shown.itertuples()
-        if pd.notna(bar.seconds)
-    ]
-    section.chart(
-        time_and_memory(shown), "time_and_memory", f"Bars of time and memory. {'; '.join(said)}."
-    )
-    section.say(time_and_memory_note(shown))
-    return section
-
-
 SUBJECTS = {  # what a study shows: the section that opens its report, and the question that it answers
     "articles": (articles_section, "Do the published speed-ups recur?"),
     "steps": (steps_section, "What does each step gain?"),
@@ -359,7 +330,7 @@ SECTIONS = (
     numbers_section,
     method_section,
 )
-EACH = (why_section, memory_section, energy_section)  # these draw each comparison
+EACH = (time_section, why_section, memory_section, energy_section)  # these draw each comparison
 
 
 def drawn(make: Callable[..., Section], tables: Tables, *more: Any) -> Section:

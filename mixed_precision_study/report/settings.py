@@ -5,11 +5,10 @@ sizes that grow.
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -19,12 +18,12 @@ from ..judge.divergence import skipped_fraction
 from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
-from .charts import PANEL, SOFT, STATUS, dots, dots_note, drawn_as
+from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed
 from .files import as_list
 from .results import range_of_hosts
 from .section import Section
 from .tables import Tables, alike, bars_of, corrected
-from .words import AMP, COLOURS, arm_name, bare, listed, precision_name, span
+from .words import AMP, COLOURS, arm_name, bare, listed, precision_name, ratio_texts, span, texts
 
 USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
@@ -107,7 +106,6 @@ def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
         panel=known.ladder,
         about=known.task,
         row=named,
-        mark="o",
         ratio=ratios,
         label=ratios.map("{:.2f}×".format) + gains,
         ranged=False,
@@ -126,8 +124,9 @@ def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
         ranged=ways.outcome == FEW_HOSTS,
         seconds=float("nan"),
         takes="",
+        strong=False,
     )
-    return drawn_as(rows, ways.arm.unique(), list(ways.name.unique()))
+    return drawn_as(rows, list(ways.name.unique()))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
@@ -141,8 +140,7 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
         found = tables.between(own, base)
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
             row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
-            short, colour = tables.arms[arm]
-            rows.append(row | found | {"short": short, "colour": colour})
+            rows.append(row | found | tables.looks.loc[arm].to_dict())
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
@@ -211,9 +209,7 @@ def steps_section(tables: Tables) -> Section:
     ways = ways_of(tables, steps)
     if len(ways):
         wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
-        ways = ways.join(tables.comparisons[["name", "task"]], on="before")
-        runs = [tables.comparisons.loc[number, ["way", "more"]] for number in ways.before]
-        ways["run"] = [", ".join(filter(None, run)) for run in runs]
+        ways = ways.join(tables.comparisons[["name", "task", "run"]], on="before")
         section.finding = section.finding or ways_finding(ways)
         rows = way_rows(ways)
         section.chart(dots(rows), "ways", ways_finding(ways))
@@ -382,44 +378,29 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
-def draw_lines(
-    rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str
-) -> Figure:
-    """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a
-    point has no interval.
+def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
+    """Draw ratios over the size, a line for each arm in `looks`; dashed where a point has no
+    interval.
     """
-    figure, axes = plt.subplots(figsize=(PANEL, 2.8), layout="constrained")
+    title, about = rows.family.iloc[0].split("\n")
+    about = ": ".join(filter(None, [about, label]))
+    figure, axes = framed(title, about, 2.2, foot=1, ends=(0.14, 0.98))
     axes.axhline(1, color=SOFT, linewidth=1)
-    for name, (text, colour) in looks.items():
-        line = rows[(rows[by] == name) & rows.ratio.notna()].astype({"low": float, "high": float})
-        style = {
-            "color": colour,
-            "marker": "o",
-            "markersize": 4,
-            "linestyle": "--" if line.low.isna().any() else "-",
-        }
-        if len(line):
-            axes.plot(line["size"], line.ratio, label=text, gid=f"line {name}", **style)
-            axes.vlines(line["size"], line.low, line.high, color=colour, linewidth=1.5)
+    for look in looks[looks.index.isin(rows.arm)].itertuples():
+        line = rows[rows.arm == look.Index].astype({"low": float, "high": float})
+        dashes = "--" if line.low.isna().any() else "-"
+        style = {"color": look.colour, "marker": look.mark, "markersize": 5, "linestyle": dashes}
+        axes.plot(line["size"], line.ratio, label=look.short, gid=f"line {look.Index}", **style)
+        axes.vlines(line["size"], line.low, line.high, color=look.colour, linewidth=1.5)
     axes.set_xscale("log")
     ticks: list[int] = []
     for size in sorted(rows["size"].unique(), reverse=True):
         ticks += [size] if not ticks or size * APART <= ticks[-1] else []
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel=rows.axis.iloc[0], ylabel=label)
-    name, task = title.split("\n")
-    axes.set_title(name, pad=34, weight="bold", size=10.5)
-    axes.annotate(task, (0, 1), (0, 21), "axes fraction", "offset points")
-    axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=5,
-        borderpad=0,
-        handlelength=1.2,
-        columnspacing=1,
-    )
+    ends = min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max())
+    axes.set(xlabel=rows.axis.iloc[0], ylim=ends)
+    figure.legend(loc="lower left", ncols=4, borderpad=0, handlelength=1.4, columnspacing=1)
     return figure
 
 
@@ -448,22 +429,6 @@ def growth_finding(pairs: pd.DataFrame) -> str:
     first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[place]) for place in (0, -1))
     change = f"from {one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f} times as fast as {base}"
     return f"From {first} to {last}, {own} goes {change} ({one.family.iloc[0].split()[0]})"
-
-
-def texts(column: Iterable, form: str) -> list[str]:
-    """Return numbers as the cells of a column, "–" where one is unknown."""
-    return ["–" if pd.isna(value) else form.format(value).replace("-", "−") for value in column]
-
-
-def ratio_texts(rows: pd.DataFrame) -> list[str]:
-    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there
-    is no ratio.
-    """
-    limits = [
-        f" ({low:.2f}–{high:.2f})" if low == low else ""
-        for low, high in rows[["low", "high"]].to_numpy(float)
-    ]
-    return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
 
 
 def growth_section(tables: Tables) -> Section:
@@ -495,19 +460,13 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     if len(headline) and not tables.on_cpu:
         section.finding = growth_finding(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
+    figures = [
+        draw_lines(lines, tables.looks, f"times as fast as {lines.base_short.iloc[0]}")
+        for lines in drawn
+    ]
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
-    figures = []
-    for lines in drawn:
-        label = f"times as fast as {lines.base_short.iloc[0]}"
-        figures.append(draw_lines(lines, "arm", tables.arms, lines.family.iloc[0], label))
     if len(fp8):
-        colours = zip(
-            fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False
-        )
-        looks = {name: (name.split()[0], colour) for name, colour in colours}
-        figures.append(
-            draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
-        )
+        figures.append(draw_lines(*families_as_arms(fp8), "times as fast as bf16 AMP"))
     section.chart(figures, "growth", section.finding or "Speed-up over what grows")
     dashes = (
         "A line is dashed where a point has no interval, because it rests on too few "
@@ -537,6 +496,18 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "beside the bar": pairs.loss_outcome.fillna("–"),
     }
     section.table(pd.DataFrame(cells).to_dict("records"), "Every size in numbers")
+
+
+def families_as_arms(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows and the looks of draw_lines() for one precision, with a line for each
+    family.
+    """
+    families = pairs.family.unique()
+    names = [family.split()[0] for family in families]
+    colours = [INK, SOFT, *COLOURS.values()][: len(families)]
+    looks = pd.DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
+    own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
+    return pairs.assign(arm=pairs.family, family=f"{own} over {base}\n"), looks
 
 
 def largest_of(tables: Tables) -> pd.DataFrame:

@@ -6,7 +6,9 @@ Keys stand in the CSV files alone.
 
 import html
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+
+import pandas as pd
 
 from ..parameters import printable
 from ..store.record import data_asked_for
@@ -48,27 +50,52 @@ def span(numbers: Collection[float], form: str = "{}") -> str:
     )
 
 
+def texts(column: Iterable, form: str) -> list[str]:
+    """Return numbers as the cells of a column, "–" where one is unknown."""
+    return ["–" if pd.isna(value) else form.format(value).replace("-", "−") for value in column]
+
+
+def ratio_texts(rows: pd.DataFrame) -> list[str]:
+    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there
+    is no ratio.
+    """
+    limits = [
+        f" ({low:.2f}–{high:.2f})" if low == low else ""
+        for low, high in rows[["low", "high"]].to_numpy(float)
+    ]
+    return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
+
+
 def times(ratio: float) -> str:
     """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
     return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
 
 
-# key of a precision: (short name, full name, colour), in the order of every table and chart
+# key of a precision: (short name, full name), in the order of every table and chart
 NAMES = {
-    "fp32": ("fp32", "fp32", "#8b939c"),
-    "tf32": ("TF32", "TF32", "#0072b2"),
-    "amp_fp16": ("fp16", "fp16 AMP", "#e69f00"),
-    "amp_bf16": ("bf16", "bf16 AMP", "#009e73"),
-    "o2_fp16": ("O2", "fp16 weights (Apex O2)", "#cc79a7"),
-    "o3_fp16": ("O3", "fp16 throughout (Apex O3)", "#d55e00"),
-    "bf16_true": ("pure bf16", "bf16 throughout", "#56b4e9"),
-    "fp8": ("fp8", "fp8", "#8c564b"),
+    "fp32": ("fp32", "fp32"),
+    "tf32": ("TF32", "TF32"),
+    "amp_fp16": ("fp16", "fp16 AMP"),
+    "amp_bf16": ("bf16", "bf16 AMP"),
+    "o2_fp16": ("O2", "fp16 weights (Apex O2)"),
+    "o3_fp16": ("O3", "fp16 throughout (Apex O3)"),
+    "bf16_true": ("pure bf16", "bf16 throughout"),
+    "fp8": ("fp8", "fp8"),
+}
+LOOKS = {  # (colour, marker), the same in every chart
+    "fp32": ("#8b939c", "v"),
+    "tf32": ("#0072b2", "D"),
+    "amp_fp16": ("#e69f00", "o"),
+    "amp_bf16": ("#009e73", "s"),
+    "o2_fp16": ("#cc79a7", "P"),
+    "o3_fp16": ("#d55e00", "X"),
+    "bf16_true": ("#56b4e9", "^"),
+    "fp8": ("#8c564b", "d"),
 }
 ORDER = list(NAMES)
 # both are printed, because choosing one afterwards favours it
 AMP = ("amp_fp16", "amp_bf16")
-COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
-PALETTE = list(COLOURS.values())  # of arms that are no precisions
+COLOURS = {key: colour for key, (colour, _) in LOOKS.items()}
 WAYS = {
     "eager": "eager",
     "compile": "compiled",
