@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..parameters import UserError
-from .ears import INSTALLED as INSTALLED
-from .ears import LISTENERS as LISTENERS
-from .ears import doors as doors
 from .mistakes import Diagnosis
 from .watch import Watch
 

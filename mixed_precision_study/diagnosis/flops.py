@@ -10,8 +10,9 @@ from .mistakes import name_of
 
 # operations that multiply matrices, or may: those that come from outside of PyTorch
 PRODUCT = re.compile(
-    r"aten::(mm|addmm|bmm|baddbmm|_scaled_mm|convolution(_backward)?|\w*_rnn(_backward|_layer\w*)?|miopen_rnn\w*"
-    r"|conv_tbc\w*|_trilinear|_int_mm|\w*grouped_mm|_?sparse\w*mm\w*|_scaled_dot_product_\w+)$"
+    r"aten::(mm|addmm|bmm|baddbmm|_scaled_mm|convolution(_backward)?"
+    r"|\w*_rnn(_backward|_layer\w*)?|miopen_rnn\w*|conv_tbc\w*|_trilinear|_int_mm"
+    r"|\w*grouped_mm|_?sparse\w*mm\w*|_scaled_dot_product_\w+)$"
     r"|(?!(aten|autograd|torch|prims?|_?c10d\w*|fsdp|torchvision|profiler)::)[^\W\d]\w*::."
 )
 

@@ -266,5 +266,5 @@ class Ledger:
     def has_narrow_state(self) -> bool:
         """Return whether PyTorch's own numbers of an optimizer have 16 bits, as its weights
         have."""
-        numbers = tensors_in([*self.optimizer.state.values()]) if self.is_own else []
-        return any(one.dtype in HALF for one in numbers)
+        state = getattr(self.optimizer, "state", {})  # which a wrapper need not have
+        return self.is_own and any(one.dtype in HALF for one in tensors_in([*state.values()]))

@@ -1,5 +1,7 @@
-"""What is seen of a training step, its common mistakes, and their report. A rule that may be wrong
-stays silent."""
+"""What is seen of a training step, its common mistakes, and their report.
+
+A rule that may be wrong stays silent.
+"""
 
 import itertools
 import math
@@ -11,58 +13,128 @@ import torch
 
 SENTENCES = {
     "error": "{name}: {remedy}",
-    "loss not finite": "The loss is inf or NaN in {count} of {all} steps. Train the same steps in fp32 from new"
-    " weights: if the loss stays finite there, precision is the cause. In float16 a constant below"
-    " 6e-8 is 0, as a guard of 1e-8.",
-    "buffers not finite": "A buffer of the model is inf or NaN: {name}. A step that the scaler skips does not undo its"
-    " forward pass, so reset it or load a checkpoint, and find the batch that overflows.",
-    "evaluation not finite": "The evaluation returns inf or NaN. Where the weights are finite, try it in fp32 or"
-    " bfloat16.",
+    "loss not finite": (
+        "The loss is inf or NaN in {count} of {all} steps. "
+        "Train the same steps in fp32 from new weights: if the loss stays finite there, "
+        "precision is the cause.{hint}"
+    ),
+    "buffers not finite": (
+        "A buffer of the model is inf or NaN: {name}. "
+        "A step that the scaler skips does not undo its forward pass, "
+        "so reset it or load a checkpoint, and find the batch that overflows."
+    ),
+    "evaluation not finite": (
+        "The evaluation returns inf or NaN. Where the weights are finite, "
+        "try it in fp32 or bfloat16."
+    ),
     "evaluation failed": "The evaluation ended by {error}. {remedy}",
-    "gradients not cleared": "Gradients are not cleared between steps, so each adds to all before. Call"
-    " optimizer.zero_grad() once per step.",
-    "scale falls": "A loss scale still falls in every step, to {scale:g}, because some gradient is inf or NaN"
-    " at any scale. Find the first such value by one step in fp32.",
+    "gradients not cleared": (
+        "Gradients are not cleared between steps, so each adds to all before. "
+        "Call optimizer.zero_grad() once per step."
+    ),
+    "scale falls": (
+        "A loss scale still falls in every step, to {scale:g}, "
+        "because some gradient is inf or NaN at any scale. "
+        "Find the first such value by one step in fp32."
+    ),
     "scale is 0": "A loss scale is 0, so no gradient can be unscaled. Find the first inf or NaN.",
-    "steps skipped": "The scaler skipped {count} of {due} steps. Find the batches whose loss or gradients are inf or"
-    " NaN. A large init_scale or a small growth_interval skips steps, too.",
-    "scheduled though skipped": "scheduler.step() ran in {count} steps that the scaler had skipped, so the schedule is"
-    " ahead of the weights. Step it only where scaler.get_scale() has not fallen.",
-    "many scalers": "{count} GradScalers served one optimizer, so the search for the scale begins anew"
-    " each time. Make one before the loop.",
-    "lost updates": "Weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never"
-    " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast, or round"
-    " stochastically, or keep what is rounded away, as Kahan does.",
-    "sums in 16 bits": "The gradients of {count} micro-batches are added up in 16 bits, which rounds each sum. Add them"
-    " up in fp32.",
-    "loss in 16 bits": "backward() is called on a loss that is computed in 16 bits. Compute it in fp32, as from"
-    " outputs.float().",
-    "stale weights": "Autocast stays open over optimizer.step(), so the forward pass uses old 16-bit copies of the"
-    " weights. Enter autocast once per forward pass.",
-    "eps": "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it to 1e-4.",
-    "never scaled": "Gradients come from a backward() on a loss that was not scaled, yet they are divided by the loss"
-    " scale of {divisor:g}. Call scaler.scale(loss).backward() for this loss, too.",
-    "unscaled twice": "Gradients are divided twice by the loss scale of {scale:g}. Give scaler.unscale_() and"
-    " scaler.step() the same optimizer, and divide by hand no more.",
-    "another scale": "A loss is multiplied by a loss scale of {scale:g}, and its gradients are divided by {divisor:g}."
-    " Use one GradScaler for a loss and its optimizer, and call update() after step().",
-    "clipped while scaled": "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. Call"
-    " scaler.unscale_(optimizer) before.",
-    "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
-    "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
-    "update without step": "Gradients are divided by the loss scale before the last backward() adds to them, so they"
-    " have several scales. Call unscale_(), step() and update() after the last micro-batch alone.",
-    "no 16 bits": "Autocast or GradScaler is on, but every product ran in fp32. Put the model's forward pass"
-    " inside torch.autocast.",
-    "fp16 without scaler": "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. Use"
-    " torch.amp.GradScaler, or bfloat16.",
-    "scaler with bf16": "GradScaler is on with bfloat16, which has the range of fp32 and does not need it.",
-    "anomaly detection": "Anomaly detection is on, which is slow. Switch it on for single steps only.",
-    "TF32 off": 'TF32 is off for {share:.0%} of the arithmetic. Try torch.set_float32_matmul_precision("high").',
-    "waits": "The CPU waits for the GPU in every step at {place}. Read values once in a hundred steps.",
-    "memory not pinned": "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking.",
-    "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
+    "steps skipped": (
+        "The scaler skipped {count} of {due} steps. "
+        "Find the batches whose loss or gradients are inf or NaN. "
+        "A large init_scale or a small growth_interval skips steps, too."
+    ),
+    "scheduled though skipped": (
+        "scheduler.step() ran in {count} steps that the scaler had skipped, "
+        "so the schedule is ahead of the weights. "
+        "Step it only where scaler.get_scale() has not fallen."
+    ),
+    "many scalers": (
+        "{count} GradScalers served one optimizer, "
+        "so the search for the scale begins anew each time. Make one before the loop."
+    ),
+    "lost updates": (
+        "Weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never "
+        "moved, because small updates are rounded away. "
+        "Keep the weights in fp32 and use autocast, or round stochastically, "
+        "or keep what is rounded away, as Kahan does."
+    ),
+    "sums in 16 bits": (
+        "The gradients of {count} micro-batches are added up in 16 bits, which rounds each sum. "
+        "Add them up in fp32."
+    ),
+    "loss in 16 bits": (
+        "backward() is called on a loss that is computed in 16 bits. Compute it in fp32, "
+        "as from outputs.float()."
+    ),
+    "stale weights": (
+        "Autocast stays open over optimizer.step(), "
+        "so the forward pass uses old 16-bit copies of the weights. "
+        "Enter autocast once per forward pass."
+    ),
+    "eps": (
+        "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, "
+        "or set it to 1e-4."
+    ),
+    "never scaled": (
+        "Gradients come from a backward() on a loss that was not scaled, "
+        "yet they are divided by the loss scale of {divisor:g}. "
+        "Call scaler.scale(loss).backward() for this loss, too."
+    ),
+    "unscaled twice": (
+        "Gradients are divided twice by the loss scale of {scale:g}. "
+        "Give scaler.unscale_() and scaler.step() the same optimizer, and divide by hand no more."
+    ),
+    "another scale": (
+        "A loss is multiplied by a loss scale of {scale:g}, "
+        "and its gradients are divided by {divisor:g}. "
+        "Use one GradScaler for a loss and its optimizer, and call update() after step()."
+    ),
+    "clipped while scaled": (
+        "Gradients are clipped while they are multiplied by the loss scale of {scale:g}. "
+        "Call scaler.unscale_(optimizer) before."
+    ),
+    "past the scaler": (
+        "The loss is scaled, but optimizer.step() takes scaled gradients. "
+        "Call scaler.step(optimizer)."
+    ),
+    "steps twice": (
+        "An optimizer takes two steps with the same gradients in every step. Leave one of them out."
+    ),
+    "update without step": (
+        "Gradients are divided by the loss scale before the last backward() adds to them, "
+        "so they have several scales. Call unscale_(), "
+        "step() and update() after the last micro-batch alone."
+    ),
+    "no 16 bits": (
+        "Autocast or GradScaler is on, but every product ran in fp32. "
+        "Put the model's forward pass inside torch.autocast."
+    ),
+    "fp16 without scaler": (
+        "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. "
+        "Use torch.amp.GradScaler, or bfloat16."
+    ),
+    "scaler with bf16": (
+        "GradScaler is on with bfloat16, which has the range of fp32 and does not need it."
+    ),
+    "anomaly detection": (
+        "Anomaly detection is on, which is slow. Switch it on for single steps only."
+    ),
+    "TF32 off": (
+        "TF32 is off for {share:.0%} of the arithmetic. "
+        'Try torch.set_float32_matmul_precision("high").'
+    ),
+    "waits": (
+        "The CPU waits for the GPU in every step at {place}. Read values once in a hundred steps."
+    ),
+    "memory not pinned": (
+        "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking."
+    ),
+    "memory grows": (
+        "Each step keeps {mib:.0f} MiB, as a sum of losses does. "
+        "Keep what you need by .detach().cpu()."
+    ),
 }
+GUARD = " In float16 a constant below 6e-8 is 0, as a guard of 1e-8."
 
 FACTS = {  # a sentence for each figure that is known
     "steps": "Of the loop, {first} steps were passed over and the next {steps} looked at.",
@@ -73,8 +145,8 @@ FACTS = {  # a sentence for each figure that is known
     "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
 }
 NO_STEP = (
-    "No optimizer of PyTorch took a step in this thread, so nothing is known of its gradients."
-    " Any other loop needs diagnose(step) with a step of yours."
+    "No optimizer of PyTorch took a step in this thread, so nothing is known of its gradients. "
+    "Any other loop needs diagnose(step) with a step of yours."
 )
 
 Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
@@ -146,7 +218,8 @@ def name_of(dtype: torch.dtype) -> str:
 
 def find_mistakes(seen: Diagnosis) -> Iterator[tuple]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
-    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none does
+    # each other mistake explains skipped steps; a compiled step casts its weights itself, or none
+    # does
     is_cast = not (seen.compiled or seen.autocast_off)
     explained = {
         "steps skipped": len(seen.found) > 1,
@@ -156,7 +229,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple]:
     yield from (one for one in seen.found.items() if not explained.get(one[0]))
     bad = [one for one in seen.losses if not math.isfinite(one)]
     if bad:
-        yield "loss not finite", {"count": len(bad), "all": len(seen.losses)}
+        hint = GUARD if seen.share_of_flops("float16") else ""
+        yield "loss not finite", {"count": len(bad), "all": len(seen.losses), "hint": hint}
     yield from _mistakes_of_scales(seen)
     yield from _mistakes_of_types(seen)
     if seen.reads and "anomaly detection" not in seen.found:

@@ -23,17 +23,16 @@ REMEDIES = [
     ),
     (
         UNSCALED,
-        r"unscale (?:(?!unscale|\w*step)\w+ )*backward_\w*moved (?:(?!unscale|\w*step)\w+ )*unscale;",
-        "The weights change between two backward passes of one step, as in SAM. Call "
-        "scaler.update() after the first"
-        " pass, too.",
+        r"unscale (?:(?!unscale|\w*step)\w+ )*backward_\w*moved "
+        r"(?:(?!unscale|\w*step)\w+ )*unscale;",
+        "The weights change between two backward passes of one step, as in SAM. "
+        "Call scaler.update() after the first pass, too.",
     ),
     (
         UNSCALED,
         r"unscale (?:(?!unscale)\w+ )*backward_cleared\w* (?:(?!unscale)\w+ )*unscale;",
-        "scaler.update() was left out before. Call it at the end of every step, also of "
-        "one that leaves out"
-        " scaler.step(optimizer).",
+        "scaler.update() was left out before. "
+        "Call it at the end of every step, also of one that leaves out scaler.step(optimizer).",
     ),
     (UNSCALED, "", f"Call scaler.unscale_(optimizer) once between two calls of update(); {ONCE}"),
     (
@@ -49,9 +48,9 @@ REMEDIES = [
     (
         "(_scale|_growth_tracker) is None",
         r"^(?!.*\bscale\b).*backward",
-        "backward() was called on a loss that was not scaled. Call "
-        "scaler.scale(loss).backward() before, and load the"
-        " scaler's state_dict() where a training is resumed.",
+        "backward() was called on a loss that was not scaled. "
+        "Call scaler.scale(loss).backward() before, "
+        "and load the scaler's state_dict() where a training is resumed.",
     ),
     (
         UNCHECKED,
@@ -78,17 +77,16 @@ REMEDIES = [
         r"(?i)index.?put|scatter\(\): Expected|Expected self.dtype to be equal to src",
         "",
         (
-            "Indexing does not convert. Cast the source to the type of what it is written "
-            "to: x.to(hidden.dtype)."
+            "Indexing does not convert. Cast the source to the type of what it is written to: "
+            "x.to(hidden.dtype)."
         ),
     ),
     (
-        r"implemented for '(Half|BFloat16)'|in half precision|Unsupported dtype|Low precision dtypes"
-        "|either float or double dtype",
+        r"implemented for '(Half|BFloat16)'|in half precision|Unsupported dtype"
+        "|Low precision dtypes|either float or double dtype",
         "",
-        "PyTorch has no 16-bit version of this function. Call it on x.float(), inside "
-        "torch.autocast(device_type,"
-        " enabled=False).",
+        "PyTorch has no 16-bit version of this function. "
+        "Call it on x.float(), inside torch.autocast(device_type, enabled=False).",
     ),
     (
         "(?i)unsupported ScalarType BFloat16",
@@ -99,15 +97,15 @@ REMEDIES = [
         "(?i)inference tensor",
         "",
         (
-            "It was made under torch.inference_mode(). Use torch.no_grad() there, or clone "
-            "it for the training."
+            "It was made under torch.inference_mode(). "
+            "Use torch.no_grad() there, or clone it for the training."
         ),
     ),
     (
         "probability tensor contains",
         r"\bfloat16",
-        "Where weights and buffers are finite, the logits leave the range of float16. Compute them in bfloat16 or"
-        " fp32.",
+        "Where weights and buffers are finite, the logits leave the range of float16. "
+        "Compute them in bfloat16 or fp32.",
     ),
     (
         "unsafe to autocast",
@@ -123,30 +121,27 @@ REMEDIES = [
         "FlashAttention only support",
         "",
         (
-            "Queries and keys are fp32. Run the model under autocast, or cast them just "
-            "before the call."
+            "Queries and keys are fp32. Run the model under autocast, "
+            "or cast them just before the call."
         ),
     ),
     (
         MIXED,
         "inside.*custom",
-        "Autocast does not reach into this function. Decorate its forward with "
-        "torch.amp.custom_fwd and its backward"
-        " with custom_bwd.",
+        "Autocast does not reach into this function. "
+        "Decorate its forward with torch.amp.custom_fwd and its backward with custom_bwd.",
     ),
     (
         MIXED,
         r"outside.*weights=float16",
-        "The module's weights have 16 bits and its input has not. Leave out "
-        "model.half(), and run the forward pass"
-        " under torch.autocast, with GradScaler.",
+        "The module's weights have 16 bits and its input has not. "
+        "Leave out model.half(), and run the forward pass under torch.autocast, with GradScaler.",
     ),
     (
         MIXED,
         r"outside.*weights=bfloat16",
-        "The module's weights have 16 bits and its input has not. Leave out "
-        "model.bfloat16(), and run the forward pass"
-        " under torch.autocast.",
+        "The module's weights have 16 bits and its input has not. "
+        "Leave out model.bfloat16(), and run the forward pass under torch.autocast.",
     ),
     (
         MIXED,
@@ -157,8 +152,8 @@ REMEDIES = [
         MIXED,
         "outside.*float16",
         (
-            "This call is outside autocast. Run the whole forward pass under it, in the "
-            "evaluation, too."
+            "This call is outside autocast. Run the whole forward pass under it, "
+            "in the evaluation, too."
         ),
     ),
     (MIXED, "", "Cast its inputs to one type."),

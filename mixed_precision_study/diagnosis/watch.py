@@ -409,11 +409,11 @@ class Watch:
         seen, needed = self.seen, self.to_profile + LOOKED
         if self.taken and not seen.watched and not seen.unseen:
             seen.unseen.append(
-                f"No operation was looked at, because the loop ended after {self.taken} steps and"
-                f" {needed} are needed."
+                f"No operation was looked at, because the loop ended after {self.taken} steps "
+                f"and {needed} are needed."
             )
         elif seen.device == "cuda" and seen.watched and not seen.kernels:
             seen.unseen.append(
-                "No kernel was looked at, because the profiler saw none, as after one of your own."
-                " Try a new process."
+                "No kernel was looked at, because the profiler saw none, "
+                "as after one of your own. Try a new process."
             )

@@ -11,7 +11,7 @@ import torch
 from diagnosis_cases import plain
 
 from mixed_precision_study.diagnosis import callbacks
-from mixed_precision_study.diagnosis.diagnose import INSTALLED, LISTENERS
+from mixed_precision_study.diagnosis.ears import INSTALLED, LISTENERS
 
 REPORTS = []
 
@@ -68,6 +68,14 @@ def test_a_trainer_is_diagnosed_and_left_as_it_was(frameworks):
     trainer.train()
     assert isinstance(callback, Callback) and "training_step" not in vars(trainer)
     assert [report.watched for report in REPORTS] == [4]
+
+
+def test_a_trainer_that_is_out_of_sight_is_watched_too(frameworks):
+    callback, step = frameworks.TrainerDiagnosis(steps=1, on_report=REPORTS.append), plain()[0]
+    callback.on_train_begin(None, None, None)
+    step()
+    callback.on_train_end(None, None, None)
+    assert [report.steps for report in REPORTS] == [1]
 
 
 def test_a_trainer_s_error_gets_its_note_and_ends_the_watch(frameworks):

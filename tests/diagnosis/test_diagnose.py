@@ -28,6 +28,7 @@ from diagnosis_cases import (
     problem,
     scaled,
     sgd,
+    times,
 )
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
@@ -36,7 +37,13 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from mixed_precision_study import diagnose
 from mixed_precision_study.diagnosis.ears import LISTENERS, doors
 from mixed_precision_study.diagnosis.graph import Backward, mark
-from mixed_precision_study.diagnosis.mistakes import SENTENCES, Diagnosis, facts, find_mistakes
+from mixed_precision_study.diagnosis.mistakes import (
+    GUARD,
+    SENTENCES,
+    Diagnosis,
+    facts,
+    find_mistakes,
+)
 from mixed_precision_study.diagnosis.profile import place_of, read_times
 from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
 from mixed_precision_study.parameters import UserError
@@ -96,6 +103,15 @@ def test_a_mistake_is_named_and_no_other(name):
         mistake.sentence == SENTENCES[mistake.rule].format(**mistake.figures)
         for mistake in report.mistakes
     )
+
+
+def test_a_guard_is_named_only_where_float16_is_used():
+    hints = []
+    for autocast in (torch.float16, torch.bfloat16):
+        step, _ = scaled(loss_of=times(math.nan), autocast=autocast)
+        found = {one.rule: one.figures for one in diagnose(step, steps=1, on_report=quiet).mistakes}
+        hints.append(found["loss not finite"]["hint"])
+    assert hints == [GUARD, ""]
 
 
 @pytest.mark.parametrize("name", SOUND)
