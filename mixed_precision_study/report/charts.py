@@ -195,7 +195,6 @@ LETTER = 0.088  # inches of a letter at most
 LONG_LINE = 44  # letters of a line that is as wide as a panel
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 LEAST_RATIO, MOST_RATIO = 0.8, 1.6  # the axis reaches at least so far
-LABEL_ROOM = 1.5  # factor of the axis that a label takes at the right of the largest ratio
 
 
 def framed(
@@ -232,7 +231,9 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     """
     ends = rows[["ratio", "low", "high"]]
     least = min(LEAST_RATIO, 0.95 * ends.min(axis=None))
-    most = max(MOST_RATIO, LABEL_ROOM * ends.max(axis=None))
+    label = rows.label.str.len() * LETTER / PANEL + 0.05  # share of the axis that it takes
+    reach = least * (ends.max(axis=1) / least) ** (1 / (1 - label.clip(upper=0.8)))
+    most = max(MOST_RATIO, reach.max())
     with chart_style():
         return [draw_dots(panel, (least, most)) for _, panel in rows.groupby("panel", sort=False)]
 

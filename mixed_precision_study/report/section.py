@@ -140,8 +140,8 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
 
 @dataclass
 class Cards:
-    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, and
-    `numbers` by format.
+    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, `numbers`
+    by arm, and the arms whose number is `strong`.
     """
 
     cards: list[dict]
@@ -149,25 +149,26 @@ class Cards:
     def _repr_mimebundle_(self, include=None, exclude=None):
         cells, texts = [], []
         for card in self.cards:
-            name, task, against, *lines = (
-                html.escape(printable(str(text)))
-                for text in (card["name"], card["task"], card["against"], *card["lines"])
-            )
-            numbers = {key: html.escape(str(number)) for key, number in card["numbers"].items()}
-            big = " ".join(
-                f"<strong>{number}</strong> <span>{html.escape(key)}</span>"
-                for key, number in numbers.items()
+            escaped = [html.escape(printable(text)) for text in (card["against"], *card["lines"])]
+            name, task = (html.escape(printable(card[key])) for key in ("name", "task"))
+            numbers = " ".join(
+                "<{0}>{1}</{0}> <span>{2}</span>".format(
+                    "strong" if arm in card["strong"] else "em",
+                    html.escape(number),
+                    html.escape(arm),
+                )
+                for arm, number in card["numbers"].items()
             )
             cells.append(
-                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, against, *lines))
+                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", numbers, *escaped))
             )
-            said = ", ".join(f"{key} {number}" for key, number in card["numbers"].items())
+            said = ", ".join(f"{arm} {number}" for arm, number in card["numbers"].items())
             texts.append(
                 f"{card['name']}, {card['task']}: {said} {card['against']}; "
                 f"{'; '.join(card['lines'])}"
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
-        body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
+        body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
         page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
         return {"text/html": page, "text/plain": "\n".join(texts)}
 

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from ..judge.axis import arm_named
 from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
@@ -28,7 +29,7 @@ from .costs import (
 from .quality import quality_section
 from .results import MANY, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
-from .settings import growth_section, steps_section
+from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import AMP, bare, count, in_way, listed, plain, short, span, times
 
@@ -171,9 +172,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
         quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
         lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
-        cards.append(
-            dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
-        )
+        card = dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
+        cards.append(card | {"strong": list(shown.short[shown.strong])})
     return cards
 
 
@@ -240,24 +240,46 @@ def worked(tables: Tables) -> list[dict]:
     return rows
 
 
-def next_command(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return what to run next where a model was trained in eager mode alone and AMP gained
-    little, else "".
+def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return the parameters of the fastest way where a model ran in eager mode, too, or what to
+    run next where AMP gained little in eager mode alone; else "".
     """
-    groups = bars.groupby("model").way
-    only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
-    amp = only_eager[only_eager.arm.isin(AMP) & only_eager.ratio.notna()]
-    best = amp.groupby("model", sort=False).ratio.max()
-    slow = best.index[best < LITTLE_GAIN]
-    if slow.empty:
-        return ""
-    models = plain(listed([*slow.map(bare)], "and"))
-    study = plain(tables.name or "quick")
-    return (
-        f"AMP gained little for {models}, because in eager mode the GPU waits for the "
-        "CPU. As a CUDA"
-        f" graph it does not wait, so measure that next: `python run_all.py {study}"
-        " -p execution cuda_graph -p channels_last true`."
+    eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
+    keys = ["model", "task"]
+    best = best_of(tables, bars).set_index(keys)
+    ways: dict[str, list[str]] = {}
+    waiting = []
+    for key, gain in eager.groupby(keys, sort=False).ratio.max().items():
+        name = bare(key[0])
+        if key in best.index and best.way[key] != "eager":
+            ways.setdefault(parameters_of(tables, best.comparison[key]), []).append(name)
+        elif gain < LITTLE_GAIN:
+            waiting.append(name)
+    said = []
+    if ways:
+        each_way = [f"`{words}` ({plain(listed(names, 'and'))})" for words, names in ways.items()]
+        said.append(
+            "Eager mode, which is PyTorch's usual one, is slower here than the way of the cards."
+            f" These parameters set the latter: {'; '.join(each_way)}."
+        )
+    if waiting:
+        said.append(
+            f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
+            " waits for the CPU. As a CUDA graph it does not wait, so measure that next:"
+            f" `python run_all.py {plain(tables.name or 'quick')}"
+            " -p execution cuda_graph -p channels_last true`."
+        )
+    return " ".join(said)
+
+
+def parameters_of(tables: Tables, comparison: int) -> str:
+    """Return the parameters in which a way differs from the usual one, as run_all.py takes them."""
+    settings = tables.comparisons.settings[comparison]
+    given = {name: settings.get(name, usual) for name, usual in USUAL_WAY.items()}
+    return " ".join(
+        f"-p {name} {arm_named([value])}"
+        for name, value in given.items()
+        if value not in (None, USUAL_WAY[name])
     )
 
 
@@ -292,23 +314,28 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
     elif tables.on_cpu:
         cpu_screen(screen, tables)
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        if cards := cards_of(tables, bars):
-            screen.parts.append(Cards(cards))
-        if command := next_command(tables, bars):
-            screen.say(command)
-        rows = ratio_rows(bars)
-        if len(rows):
-            screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
-            bases = plain(listed(list(rows.base_short.unique())))
-            screen.say(
-                f"A dot says how many times as fast training is as in {bases} in the "
-                "same row, whose"
-                f" seconds of an epoch stand at the right. {dots_note(rows)}"
-            )
+        add_answer(screen, tables, bars, found)
     return screen
 
 
-SUBJECTS = {  # what a study shows: the section that opens its report, and the question that it answers
+def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) -> None:
+    """Add the cards, which parameters are fast, and the ratios as dots."""
+    if cards := cards_of(tables, bars):
+        screen.parts.append(Cards(cards))
+    if said := what_is_fast(tables, bars):
+        screen.say(said)
+    rows = ratio_rows(bars)
+    if len(rows):
+        screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
+        bases = plain(listed(list(rows.base_short.unique())))
+        screen.say(
+            f"A dot says how many times as fast training is as in {bases} in the same row,"
+            f" whose seconds of an epoch stand at the right. {dots_note(rows)}"
+        )
+
+
+# what a study shows: the section that opens its report, and the question that it answers
+SUBJECTS = {
     "articles": (articles_section, "Do the published speed-ups recur?"),
     "steps": (steps_section, "What does each step gain?"),
     "over": (growth_section, "How do time and memory grow?"),
