@@ -195,6 +195,7 @@ LETTER = 0.088  # inches of a letter at most
 LONG_LINE = 44  # letters of a line that is as wide as a panel
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 LEAST_RATIO, MOST_RATIO = 0.8, 1.6  # the axis reaches at least so far
+LONG_LABEL = 0.4  # of the axis
 
 
 def framed(
@@ -231,8 +232,9 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     """
     ends = rows[["ratio", "low", "high"]]
     least = min(LEAST_RATIO, 0.95 * ends.min(axis=None))
-    label = rows.label.str.len() * LETTER / PANEL + 0.05  # share of the axis that it takes
-    reach = least * (ends.max(axis=1) / least) ** (1 / (1 - label.clip(upper=0.8)))
+    share = rows.label.str.len() * LETTER / PANEL + 0.05  # of the axis that a label takes
+    share = share.where(share < LONG_LABEL, 0.05)  # a longer one stands at the left of its dot
+    reach = least * (ends.max(axis=1) / least) ** (1 / (1 - share))
     most = max(MOST_RATIO, reach.max())
     with chart_style():
         return [draw_dots(panel, (least, most)) for _, panel in rows.groupby("panel", sort=False)]
@@ -318,9 +320,12 @@ def prepare_ratio_axis(axes: Axes, limits: tuple[float, float]) -> None:
     axes.axvspan(limits[0], 1, color=GROUND, linewidth=0)
     axes.text(0.97, -0.4, "slower", ha="right", va="center", color=SOFT)
     axes.text(1.03, -0.4, "faster", va="center", color=SOFT)
-    ticks = [tick for tick in RATIO_TICKS if limits[0] <= tick <= limits[1]]
-    far = math.log10(limits[1] / limits[0]) / 6
-    shown = [tick for tick in ticks if tick == 1 or abs(math.log10(tick)) > far]
+    far = math.log(limits[1] / limits[0]) / 7
+    shown: list[float] = []
+    for tick in sorted(RATIO_TICKS, key=lambda tick: abs(math.log(tick))):
+        apart = all(abs(math.log(tick / other)) > far for other in shown)
+        if apart and limits[0] <= tick <= limits[1]:
+            shown.append(tick)
     axes.minorticks_off()
     axes.set_xticks(shown, [f"{tick:g}×" for tick in shown])
     axes.set_yticks([])
@@ -337,13 +342,18 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
         )
     (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
-    right = max(dot.ratio, dot.high) if pd.notna(dot.high) else dot.ratio
     known = pd.notna(dot.low) and not dot.low <= 1 <= dot.high
+    ends = [one for one in (dot.low, dot.ratio, dot.high) if pd.notna(one)]
+    left, right = min(ends), max(ends)
+    least, most = axes.get_xlim()
+    rest = math.log(most / right) / math.log(most / least) * PANEL  # inches at the right
+    fits = len(dot.label) * LETTER < rest
     axes.annotate(
         dot.label,
-        (right, place),
-        (6, 0),
+        (right if fits else left, place),
+        (6 if fits else -6, 0),
         textcoords="offset points",
+        ha="left" if fits else "right",
         va="center",
         weight="bold" if dot.strong else "normal",
         color=INK if known else SOFT,
@@ -382,9 +392,10 @@ def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure
     for part, start in (lengths.cumsum(axis=1) - lengths).items():
         colours = parts[part] if parts else rows.colour
         axes.barh(y, lengths[part], 0.72, start, color=colours, linewidth=0)
+    most = lengths.sum(axis=1).max()
     if "low" in rows:
         axes.hlines(y, rows.low, rows.high, color=INK, linewidth=1.1)
-    most = lengths.sum(axis=1).max()
+        most = max(most, rows.high.max())
     axes.set(xlim=(0, most if most > 0 else 1), ylim=(y.max() + 0.6, 0.6))
     axes.set_axis_off()
     beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}

@@ -12,7 +12,7 @@ from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
 from .section import Section
 from .tables import Tables, bars_of
-from .words import ORDER, bare, listed, plain, precision_name, short, span, texts
+from .words import ORDER, bare, listed, plain, precision_name, short, span, spans, texts
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -130,14 +130,10 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 def why_finding(tables: Tables, steps: pd.DataFrame) -> str:
     """Return how long the GPU is idle in a step of the compared arms, in each way of execution."""
     own = steps[steps.arm.isin(tables.compared_arms)]
-    idle = [
-        f"{way} {span(list(100 * waits), '{:.0f}')}%"
-        for way, waits in own.groupby("way", sort=False).waits
-    ]
-    subject = tables.subject or "the compared arms"
-    return (
-        f"Share of a step of {subject} in which the GPU is idle: {', '.join(idle)}" if idle else ""
-    )
+    if own.empty:
+        return ""
+    idle = spans(100 * own.waits, own.way, "{:.0f}", "%")
+    return f"Share of a step of {tables.subject} in which the GPU is idle: {idle}"
 
 
 def why_section(tables: Tables) -> Section:
@@ -160,7 +156,7 @@ def why_section(tables: Tables) -> Section:
             ", ".join(tables.axis.settings): row.short,
             "limited by": row.limit,
             "largest other kernels": longest_others(row.record),
-            "try": advice or "-",
+            "try": advice or None,
         }
         rows.append(cells)
     section.table(rows)
@@ -206,15 +202,9 @@ def memory_finding(tables: Tables) -> str:
     if own.empty or tables.on_cpu:
         return ""
     names = own.comparison.map(tables.comparisons["name"]).map(bare)
-    changes = [
-        f"{name} {span(list(-100 * saved), '{:+.0f}')}%"
-        for name, saved in own.groupby(names, sort=False).saved
-    ]
-    bases = [tables.called(base) for base in tables.axis.bases if base in set(own.base)]
-    return (
-        f"Peak memory of {tables.subject or 'the compared arms'} against {listed(bases)}: "
-        f"{', '.join(changes)}"
-    )
+    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.base)])
+    changes = spans(-100 * own.saved, names, "{:+.0f}", "%")
+    return f"Peak memory of {tables.subject} against {bases}: {changes}"
 
 
 def memory_section(tables: Tables) -> Section:
@@ -280,15 +270,11 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
 def energy_finding(tables: Tables, bars: pd.DataFrame) -> str:
     """Return the share of joules that the compared arms need in each way, against their base."""
     own = bars[bars.arm.isin(tables.compared_arms)].dropna(subset="share")
-    shares = [
-        f"{way} {span(list(100 * share), '{:.0f}')}%"
-        for way, share in own.groupby("way", sort=False).share
-    ]
-    if not shares:
+    if own.empty:
         return ""
-    bases = [tables.called(base) for base in tables.axis.bases if base in set(own.baseline)]
-    subject = tables.subject or "the compared arms"
-    return f"Energy of {subject} as a share of {listed(bases)}: {', '.join(shares)}"
+    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.baseline)])
+    shares = spans(100 * own.share, own.way, "{:.0f}", "%")
+    return f"Energy of {tables.subject} as a share of {bases}: {shares}"
 
 
 def energy_section(tables: Tables) -> Section:
@@ -373,17 +359,18 @@ def inference_section(tables: Tables) -> Section:
     add_bars(section, latency, "inference_latency")
     rate = bars.assign(
         value=bars.rate,
-        label=[short(one) + "/s" if one == one else "–" for one in bars.rate],
+        label=bars.rate.map(short).add("/s").where(bars.rate.notna(), "–"),
         note="",
     )
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_bars(section, rate, "inference_throughput")
-    table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.run})
-    table["precision"] = bars.arm.map(precision_name)
-    table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
-    table["apart from fp32"] = texts(bars.apart, "{:.2%}")
-    section.table(
-        table.to_dict("records"),
-        "Memory of inference, and how far its outputs are from those in fp32",
-    )
+    cells = {
+        "model": bars["name"],
+        "data": bars.task,
+        "way": bars.run,
+        "precision": bars.arm.map(precision_name),
+        "memory, GiB": texts(bars.mib / 1024),
+        "apart from fp32": texts(bars.apart, "{:.2%}"),
+    }
+    section.table(cells, "Memory of inference, and how far its outputs are from those in fp32")
     return section

@@ -103,7 +103,7 @@ def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
         axes.plot(whole, [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
         axes.plot(mean, place, mark, markersize=7, color=look.colour, clip_on=False)
     axes.set(xlim=(-widest, widest), ylim=(len(cases) - 0.4, -1.6))
-    axes.set_xlabel("difference in margins: 1 is the loss we allow")
+    axes.set_xlabel("margins: 1 is the loss we allow")
     axes.set_yticks(range(len(cases)), cases.short)
     axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.grid(visible=False)
@@ -224,7 +224,7 @@ def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
     return [to_target(run, target) for run in runs if run["metric"]]
 
 
-def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:
+def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str | None]:
     """Return the cells of a precision: what all its runs reached, and the means of the timed
     ones.
     """
@@ -233,8 +233,8 @@ def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:
     joules = [one.joules for one in timed if one.joules is not None]
     return {
         "reached": f"{len(epochs)} of {len(own)}",
-        "epochs": span(epochs) if epochs else "-",
+        "epochs": span(epochs) if epochs else None,
         "timed": str(len(seconds)),
-        "seconds": short(fmean(seconds)) if seconds else "-",
-        "kilojoules": short(fmean(joules) / 1000) if joules else "-",
+        "seconds": short(fmean(seconds)) if seconds else None,
+        "kilojoules": short(fmean(joules) / 1000) if joules else None,
     }

@@ -31,7 +31,7 @@ from .tables import (
     said_of_found,
     training_row,
 )
-from .words import METRICS, ORDER, count, listed, plain, precision_name, short
+from .words import METRICS, ORDER, count, listed, plain, precision_name, short, texts
 
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
     (
@@ -69,7 +69,8 @@ def sure_section(tables: Tables) -> Section:
     if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
         charted["model"] += ", " + charted.task
     rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
-    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "", ["run"])
+    rows["run"] = rows.run.replace("", None)
+    section.table(rows, "Ratios" if len(rows) > 12 else "", ["run"])
     section.say(footnote(tables, ratios))
     return section
 
@@ -202,63 +203,42 @@ def numbers_section(tables: Tables) -> Section:
     """
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
-    if len(bars):
-        timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
-        metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
-        names = {**METRICS, "mean_absolute_error": "MAE"}
-        fair = tables.axis.bases[-1]
-        cells = pd.DataFrame(
-            {
-                "model": bars.model,
-                "task": bars.task,
-                "run": bars.run,
-                ", ".join(tables.axis.settings): bars.short,
-                "s per epoch": bars.seconds.map(cell).where(bars.status == "ok", bars.status),
-                f"over {tables.short(fair)}": two(bars.ratio.where(bars.baseline == fair)),
-                "GiB": two(bars.gib),
-                "J per 1,000": bars.joules.map(cell),
-                "metric": bars.metric.map(cell),
-                "of": bars.comparison.map(metrics).replace(names).fillna("-"),
-                "GPU idle": bars.idle.map(lambda share: cell(share, "{:.0%}")),
-                "runs": bars.runs,
-            }
-        )
-        rows = cells.loc[:, (cells != "-").any()].to_dict("records")
-        links = [path if is_beside(tables, path) else "" for path in bars.path]
-        common = [name for name in ("task", "run", "of") if name in rows[0]]
-        section.table(
-            rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
-        )
-        many = (
-            f" Steps, memory and energy have no charts where there are more than {MANY} "
-            "comparisons."
-        )
-        ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
-        section.say(
-            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean "
-            "absolute error."
-            " [trainings.csv](trainings.csv) has a row for each training with all that "
-            f"was recorded{ratios}." + (many if len(tables.comparisons) > MANY else "")
-        )
+    if bars.empty:
+        return section
+    timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
+    metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
+    fair = tables.axis.bases[-1]
+    cells = {
+        "model": bars.model,
+        "task": bars.task,
+        "run": bars.run.replace("", None),
+        ", ".join(tables.axis.settings): bars.short,
+        "s per epoch": pd.Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
+        f"over {tables.short(fair)}": texts(bars.ratio.where(bars.baseline == fair), "{:.2f}"),
+        "GiB": texts(bars.gib, "{:.2f}"),
+        "J per 1,000": texts(bars.joules),
+        "metric": texts(bars.metric),
+        "of": bars.comparison.map(metrics).replace({**METRICS, "mean_absolute_error": "MAE"}),
+        "GPU idle": texts(bars.idle, "{:.0%}"),
+        "runs": bars.runs,
+    }
+    links = [path if is_beside(tables, path) else "" for path in bars.path]
+    folded = "All numbers" if len(bars) > ROWS_OPEN else ""
+    section.table(cells, folded, ("task", "run", "of"), links=links, sortable=True)
+    said = (
+        "GiB is PyTorch's peak of memory without the data set, and MAE is the mean absolute error."
+        " [trainings.csv](trainings.csv) has a row for each training with all that was recorded"
+    )
+    said += ", [ratios.csv](ratios.csv) one for each ratio." if len(tables.ratios) else "."
+    if len(tables.comparisons) > MANY:
+        said += f" Of more than {MANY} comparisons time, steps, memory and energy have no charts."
+    section.say(said)
     return section
-
-
-def two(numbers: pd.Series) -> pd.Series:
-    return numbers.map(lambda number: cell(number, "{:.2f}"))
 
 
 def is_beside(tables: Tables, path: str) -> bool:
     """Return whether a record is a file below the report's folder, so that it can be linked to."""
     return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
-
-
-def cell(value: float | None, form: str = "") -> str:
-    """Return a number with three significant digits or in the given form, "-" where it is not
-    known.
-    """
-    if value is None or pd.isna(value):
-        return "-"
-    return form.format(value) if form else short(value)
 
 
 ENVIRONMENT = {
@@ -302,7 +282,7 @@ def method_section(tables: Tables) -> Section:
         titles = tables.comparisons.title
         shown = [
             {
-                "comparison": titles.get(one.comparison, "-"),
+                "comparison": titles.get(one.comparison),
                 "precision": precision_name(one.precision),
                 "seed": one.seed,
                 "status": one.status,
@@ -333,12 +313,7 @@ def method_section(tables: Tables) -> Section:
     ).assign(device=rows.record.map(device_name).values)
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(
-        [
-            {"": title} | {name: one.get(title, "-") for name, one in columns.items()}
-            for title in titles
-        ]
-    )
+    section.table(pd.DataFrame(columns, dict.fromkeys(titles)).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:

@@ -152,7 +152,7 @@ class Cards:
             escaped = [html.escape(printable(text)) for text in (card["against"], *card["lines"])]
             name, task = (html.escape(printable(card[key])) for key in ("name", "task"))
             numbers = " ".join(
-                "<{0}>{1}</{0}> <span>{2}</span>".format(
+                "<span>{2}</span> <{0}>{1}</{0}>".format(
                     "strong" if arm in card["strong"] else "em",
                     html.escape(number),
                     html.escape(arm),
@@ -249,16 +249,20 @@ class Section:
         self.parts.append(Sentence(text))
 
     def table(
-        self, rows: list[dict], folded: str = "", common: Iterable[str] = (), **options: Any
+        self, columns: Any, folded: str = "", common: Iterable[str] = (), **options: Any
     ) -> None:
-        """Add a table with `options` of Table.
+        """Add a table of what pandas makes a frame of, with `options` of Table. Gaps are None.
 
-        A column of `common` with one value stands in its caption instead.
+        A column of gaps is left out, and one of `common` with one value stands in its caption.
         """
-        same = [name for name in common if len({row[name] for row in rows}) == 1 < len(rows)]
-        if said := [rows[0][name] for name in same if rows[0][name] != "-"]:
-            options["caption"] = f"All rows: {' · '.join(said)}"
-        rows = [{name: row[name] for name in row if name not in same} for row in rows]
+        frame = pd.DataFrame(columns, dtype=object).dropna(axis=1, how="all")
+        same = [
+            name for name in common if name in frame and frame[name].nunique() == 1 < len(frame)
+        ]
+        if same:
+            options["caption"] = f"All rows: {' · '.join(frame[same].iloc[0])}"
+        frame = frame.drop(columns=same)
+        rows = frame.where(frame.notna(), "-").to_dict("records")
         self.parts.append(Table(rows, folded, **options))
 
     def chart(self, figures: Figure | list[Figure], name: str, finding: str) -> None:

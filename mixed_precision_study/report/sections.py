@@ -235,7 +235,7 @@ def worked(tables: Tables) -> list[dict]:
                 ends[end].append(tables.short(arm))
         rows.append(
             {"model": comparison["name"], "task": comparison.task, "run": comparison.run}
-            | {end: ", ".join(names) or "-" for end, names in ends.items()}
+            | {end: ", ".join(names) or None for end, names in ends.items()}
         )
     return rows
 
@@ -259,8 +259,8 @@ def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
     if ways:
         each_way = [f"`{words}` ({plain(listed(names, 'and'))})" for words, names in ways.items()]
         said.append(
-            "Eager mode, which is PyTorch's usual one, is slower here than the way of the cards."
-            f" These parameters set the latter: {'; '.join(each_way)}."
+            "PyTorch's usual eager mode is slower here than the way on the cards."
+            f" To run that way, set {'; '.join(each_way)}."
         )
     if waiting:
         said.append(

@@ -23,7 +23,18 @@ from .files import as_list
 from .results import range_of_hosts
 from .section import Section
 from .tables import Tables, alike, bars_of, corrected
-from .words import AMP, COLOURS, arm_name, bare, listed, precision_name, ratio_texts, span, texts
+from .words import (
+    AMP,
+    COLOURS,
+    arm_name,
+    bare,
+    listed,
+    precision_name,
+    ratio_texts,
+    span,
+    spans,
+    texts,
+)
 
 USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
@@ -166,11 +177,8 @@ def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
 
 def ways_finding(ways: pd.DataFrame) -> str:
     """Return what each setting gains over all models and arms, from least to most."""
-    gains = [
-        f"{added} {span(list(ratio), '{:.2f}')}"
-        for added, ratio in ways.groupby("added", sort=False).ratio
-    ]
-    return f"Times as fast with one setting added: {', '.join(gains)}"
+    gains = spans(ways.ratio, ways.added, "{:.2f}")
+    return f"Times as fast with one setting added: {gains}"
 
 
 def steps_section(tables: Tables) -> Section:
@@ -201,11 +209,11 @@ def steps_section(tables: Tables) -> Section:
             "over the step before": ratio_texts(
                 steps[["gain_ratio", "gain_low", "gain_high"]].set_axis(LIMITS[:3], axis=1)
             ),
-            "outcome": steps.gain_outcome.fillna("–"),
+            "outcome": steps.gain_outcome,
             "peak, GiB": texts(steps.gib, "{:.2f}"),
             "last metric": texts(steps.metric, "{:.3g}"),
         }
-        section.table(pd.DataFrame(cells).to_dict("records"), "Every step in numbers")
+        section.table(cells, "Every step in numbers")
     ways = ways_of(tables, steps)
     if len(ways):
         wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
@@ -232,7 +240,7 @@ def steps_section(tables: Tables) -> Section:
             "Two trainings that differ in one setting alone are compared, so the ratio "
             "is what it gains."
         )
-        section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
+        section.table(cells, "One setting changed")
     return section
 
 
@@ -493,9 +501,9 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats": texts(pairs.above, "{:+.3f}"),
-        "beside the bar": pairs.loss_outcome.fillna("–"),
+        "beside the bar": pairs.loss_outcome,
     }
-    section.table(pd.DataFrame(cells).to_dict("records"), "Every size in numbers")
+    section.table(cells, "Every size in numbers")
 
 
 def families_as_arms(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -550,10 +558,10 @@ def add_largest(section: Section, tables: Tables) -> None:
         "out of memory at": texts(rows.too_large, "{:,.0f}"),
         "samples/s": texts(rows.samples_per_second, "{:,.0f}"),
         "times as fast": ratio_texts(rows),
-        "as": rows.base_short.where(rows.ratio.notna(), "–"),
+        "as": rows.base_short.where(rows.ratio.notna()),
         "last metric": texts(rows.metric, "{:.3g}"),
     }
-    section.table(pd.DataFrame(cells).to_dict("records"), "Largest batches")
+    section.table(cells, "Largest batches")
 
 
 def add_scales(section: Section, tables: Tables) -> None:
@@ -591,9 +599,9 @@ def add_scales(section: Section, tables: Tables) -> None:
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
         "precision": rows.precision.map(precision_name),
-        "loss scale": [text.replace("–", "dynamic") for text in texts(rows.fixed, "{:,.10g}")],
+        "loss scale": [text or "dynamic" for text in texts(rows.fixed, "{:,.10g}")],
         "skipped steps": texts(rows.record.map(skipped_fraction), "{:.2%}"),
         "last metric": texts(rows.metric, "{:.3g}"),
         "ended": [STATUS.get(status, status) for status in rows.status.replace("ok", "well")],
     }
-    section.table(pd.DataFrame(cells).to_dict("records"), "Loss scales")
+    section.table(cells, "Loss scales")

@@ -150,10 +150,11 @@ class Tables:
 
     @property
     def subject(self) -> str:
-        """What titles call the compared arms: AMP, or the name of the only one, or nothing."""
+        """What titles call the compared arms: AMP, or the name of the only one."""
         if self.axis == PRECISIONS:
             return "AMP"
-        return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
+        several = len(self.compared_arms) != 1
+        return "the compared arms" if several else self.called(self.compared_arms[0])
 
     def short(self, arm: str) -> str:
         """Return the name of an arm for an axis: what its base has not, and true and false with

@@ -50,20 +50,28 @@ def span(numbers: Collection[float], form: str = "{}") -> str:
     )
 
 
-def texts(column: Iterable, form: str) -> list[str]:
-    """Return numbers as the cells of a column, "–" where one is unknown."""
-    return ["–" if pd.isna(value) else form.format(value).replace("-", "−") for value in column]
+def texts(column: Iterable, form: str = "") -> list[str | None]:
+    """Return numbers as the cells of a column, in a form or with three significant digits; None
+    where one is unknown.
+    """
+    write = form.format if form else short
+    return [None if pd.isna(value) else write(value).replace("-", "−") for value in column]
 
 
-def ratio_texts(rows: pd.DataFrame) -> list[str]:
-    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there
+def spans(values: pd.Series, names: pd.Series, form: str = "{}", unit: str = "") -> str:
+    """Return "eager 1 to 2%, CUDA graph 3%": the span of the values of each name, in order."""
+    parts = values.groupby(names, sort=False)
+    return ", ".join(f"{name} {span(list(part), form)}{unit}" for name, part in parts)
+
+
+def ratio_texts(rows: pd.DataFrame) -> list[str | None]:
+    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, None where there
     is no ratio.
     """
-    limits = [
-        f" ({low:.2f}–{high:.2f})" if low == low else ""
-        for low, high in rows[["low", "high"]].to_numpy(float)
-    ]
-    return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
+    found = rows[["ratio", "low", "high"]].astype(float)
+    limits = [" ({:.2f}–{:.2f})".format(*one) for one in found[["low", "high"]].to_numpy()]
+    ends = pd.Series(limits, rows.index).where(found.low.notna(), "")
+    return list(found.ratio.map("{:.2f}".format).add(ends).where(found.ratio.notna(), None))
 
 
 def times(ratio: float) -> str:
