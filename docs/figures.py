@@ -13,8 +13,9 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, dots, drawing_of, ratio_rows, sheet_of  # noqa: E402  # noqa: E402
+from mixed_precision_study.report.charts import chart_style, dots, drawing_of, ratio_rows  # noqa: E402
 from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402

@@ -54,10 +54,9 @@ def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep its first picture for wide
     and narrow pages.
     """
-    from mixed_precision_study import RUNNER_ENV
-
     # --pages does without what it loads
-    from mixed_precision_study.report.charts import sheet_of
+    from docs.sheets import sheet_of
+    from mixed_precision_study import RUNNER_ENV
     from mixed_precision_study.runner.cli import report_command
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))

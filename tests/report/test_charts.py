@@ -10,15 +10,14 @@ import pytest
 from PIL.ImageColor import getrgb
 from test_bars import figure_of, frame
 
+from docs.sheets import DARK, sheet_of
 from mixed_precision_study.report.charts import (
-    DARK,
     INK,
     PAPER,
     chart_style,
     drawing_of,
     picture_of,
     second_bars,
-    sheet_of,
 )
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.words import COLOURS
