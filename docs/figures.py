@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
 from mixed_precision_study.report.charts import chart_style, dots, drawing_of, ratio_rows  # noqa: E402
+from mixed_precision_study.report.findings import outcome_words  # noqa: E402
 from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
@@ -154,7 +155,10 @@ def headline(outputs: Path) -> str:
             cells += [one.cell.iloc[0] for one in own]
             cells += [less(own[0].saved), less(1 - own[0].energy)]
             rows.append(
-                [*(cell.replace(" to ", "–") for cell in cells), f"{found.outcome} ({found.seeds})"]
+                [
+                    *(cell.replace(" to ", "–") for cell in cells),
+                    f"{outcome_words(found.outcome)} ({found.seeds})",
+                ]
             )
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 

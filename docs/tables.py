@@ -26,6 +26,7 @@ from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.judge.arms import compared  # noqa: E402
 from mixed_precision_study.judge.equivalence import quality_difference  # noqa: E402
 from mixed_precision_study.judge.ratios import paired_ratio  # noqa: E402
+from mixed_precision_study.report.findings import LIMITS  # noqa: E402
 from mixed_precision_study.report.tables import quality_of, ratios_of  # noqa: E402
 from mixed_precision_study.store import record  # noqa: E402
 
@@ -209,7 +210,8 @@ def cases_table(folder):
     """
     lines = ["| case | must be called | known because |", "|---|---|---|"]
     for name, case in yaml.safe_load((folder / "cases.yaml").read_text(encoding="utf-8")).items():
-        lines.append(f"| {name} | {case['expected']} | {case['because']} |")
+        expected = LIMITS.get(case["expected"], case["expected"])
+        lines.append(f"| {name} | {expected} | {case['because']} |")
     return "\n".join(lines)
 
 

@@ -39,6 +39,7 @@ RULES = {  # module or room: all that it may import of the package
         "measure.nvml",
         "measure.order",
         "report.files",
+        "report.findings",
         "runner",
         "tasks.data_files",
     },

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pandas as pd
 
 from ..judge.arms import energy_share
-from ..judge.bottleneck import ARITHMETIC, advice_of, find_bottleneck, longest_others
+from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
 from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
+from .findings import LIMITS, shares, tried
 from .section import Section
 from .tables import Tables, bars_of
-from .words import ORDER, bare, listed, plain, precision_name, short, span, spans, texts
+from .words import bare, listed, plain, precision_name, short, span, spans, texts
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -121,7 +122,7 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     )
     ms = steps.step_ms.astype(float)
     steps = steps.assign(
-        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record]
+        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0].code for record in steps.record]
     )
     other = {"other kernels": ms * busy * (1 - share)}
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
@@ -147,16 +148,13 @@ def why_section(tables: Tables) -> Section:
     add_bars(section, shown, "step_time", STEP_PARTS)
     rows = []
     for row in steps.itertuples():
-        advice = advice_of(row.limit, row.record).removeprefix(": try ")
-        for key in ORDER:
-            advice = advice.replace(key, precision_name(key))
         cells = {
             "model": row.name,
             "way": row.run,
             ", ".join(tables.axis.settings): row.short,
-            "limited by": row.limit,
-            "largest other kernels": longest_others(row.record),
-            "try": advice or None,
+            "limited by": LIMITS[row.limit],
+            "largest other kernels": shares(longest_others(row.record)),
+            "try": tried(remedies_of(row.limit, row.record)) or None,
         }
         rows.append(cells)
     section.table(rows)

@@ -13,6 +13,7 @@ from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
+from .findings import outcome_words
 from .section import Section
 from .tables import Tables
 from .words import METRICS, count, listed, plain, short, span
@@ -42,7 +43,10 @@ def quality_section(tables: Tables) -> Section:
     judged = cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])
     if judged.any() or (asked and len(cases)):
         counts = cases.outcome.replace(dict.fromkeys(AS_GOOD, "no loss beyond the margin"))
-        found = [f"{outcome} in {number}" for outcome, number in counts.value_counts().items()]
+        found = [
+            f"{outcome_words(outcome)} in {number}"
+            for outcome, number in counts.value_counts().items()
+        ]
         section.finding = f"Of {count(len(cases), 'case')}: {', '.join(found)}"
         if not judged.any():
             section.finding = "Each case has fewer than five seeds, so nothing is judged"
@@ -78,7 +82,7 @@ def row_of(case: dict) -> dict[str, str]:
         "difference (90% interval)": f"{mean}{unit}{interval}",
         "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
-        "outcome": case["outcome"] + diverged,
+        "outcome": outcome_words(case["outcome"]) + diverged,
     }
 
 

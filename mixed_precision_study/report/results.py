@@ -14,12 +14,29 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..judge.bottleneck import find_bottleneck
+from ..judge.bottleneck import find_bottleneck, remedies_of
+from ..judge.conditions import conditions_of
+from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
-from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, verdict
+from ..judge.verdict import (
+    DIFFERENT,
+    FEW_HOSTS,
+    NOT_TRAINED,
+    OTHER_CONDITIONS,
+    TOO_FEW_PROCESSES,
+    judge,
+)
 from ..store.reading import NO_RECORD
-from ..store.record import RunRecord, flat_record
+from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
+from .findings import (
+    LIMITS,
+    SOFTWARE_AND_HOST,
+    outcome_words,
+    said,
+    said_of_limit,
+    tried,
+)
 from .section import Section
 from .tables import (
     Tables,
@@ -33,19 +50,17 @@ from .tables import (
 )
 from .words import METRICS, ORDER, count, listed, plain, precision_name, short, texts
 
-CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
-    (
-        "always ran before",
-        "one side always ran first, so a drift of the host may look like a difference",
-    ),
-    ("was run", "the two sides had different places in the order of their process"),
-    ("clock", "the clocks of the two sides differed"),
-    ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
-    ("kernel of", "the processes of the two sides were started in different ways"),
-    ("throttled", "one side was throttled"),
-    ("shared", "one side shared its GPU"),
-    ("power limit", "one side ran at the card's power limit"),
-)
+CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
+    "order": "one side always ran first, so a drift of the host may look like a difference",
+    "place": "the two sides had different places in the order of their process",
+    "clock": "the clocks of the two sides differed",
+    "one_clock": "the clocks of the two sides differed",
+    "left_out": "pairs that heat or hardware slowed are left out",
+    "forked": "the processes of the two sides were started in different ways",
+    "throttled": "one side was throttled",
+    "shared": "one side shared its GPU",
+    "power_limit": "one side ran at the card's power limit",
+}
 
 
 def sure_section(tables: Tables) -> Section:
@@ -174,9 +189,9 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             "Eager times depend on the host, so their intervals hold for this host and "
             "may not hold for others."
         )
-    differing = [text for texts in ratios.differences for text in texts]
-    cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
-    if any(" against " in one and "clock" not in one for one in differing):
+    codes = {found.code for differing in ratios.differences for found in differing}
+    cautions = list(dict.fromkeys(text for code, text in CAUTIONS.items() if code in codes))
+    if codes & SOFTWARE_AND_HOST.keys():
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
         said.append(
@@ -346,6 +361,11 @@ def environment_of(records: pd.DataFrame) -> dict[str, str]:
 
 
 LINE_LENGTH = 100  # characters of a sentence's line
+STATUS_WORDS = {
+    "oom": "ran out of memory",
+    "unsupported": "cannot run here",
+    "timeout": "took too long",
+}
 CPU_WARNING = (
     "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 )
@@ -403,11 +423,95 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     limits = {
         name: STATUS.get(one["status"], one["status"])
         if one["status"] != "ok"
-        else find_bottleneck(one)[0]
+        else LIMITS[find_bottleneck(one)[0].code]
         for name, one in first.items()
     }
-    table["what limits it"] = pd.Series(limits).mask(bars.outcome == NOT_TRAINED, NOT_TRAINED)
+    table["what limits it"] = pd.Series(limits).mask(
+        bars.outcome == NOT_TRAINED, outcome_words(NOT_TRAINED)
+    )
     return table.loc[:, (table != "").any()].rename(index=precision_name)
+
+
+def amount_of(record: dict, base: dict, speedup: dict, outcome: str) -> str:
+    """Return a ratio as text, with its interval, or with how few processes it rests on, and what
+    it allows to say.
+    """
+    words = outcome_words(outcome)
+    interval = outcome_words(TOO_FEW_PROCESSES.get(speedup["processes"], "not paired"))
+    if speedup["low"] is not None:
+        interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
+    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval})"
+    if record["settings"]["batch_size"] == "max":
+        sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
+        amount += f" per sample, each at its largest batch ({sizes})"
+    if outcome == OTHER_CONDITIONS:
+        return f"{amount}: no outcome, because {said(speedup['unlike'])}"
+    return amount if outcome in TOO_FEW_PROCESSES.values() else f"{amount}: {words}"
+
+
+def without_a_ratio(record: dict, base: dict, with_reason: bool) -> str:
+    """Return the sentence on a run that has no ratio over its baseline, or nothing."""
+    name = record["precision"]
+    if record["status"] != "ok":
+        status = STATUS_WORDS.get(record["status"], record["status"])
+        # a reason may be a whole sentence
+        reason = (record["reason"] or "no reason was recorded").rstrip(".")
+        return f"{name} {status}: {reason}."
+    if record["device_type"] == "cpu":
+        return f"{name} ran on the CPU: a smoke test, which measures nothing."
+    if base["status"] == "ok":
+        return ""
+    reason = f"; {said_of_limit(find_bottleneck(record))}" if with_reason else ""
+    return f"{name} has no {base['precision']} to be compared with ({base['status']}){reason}."
+
+
+def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
+    """Return one sentence on a run against its baseline: how much, what that allows to say, and
+    (`with_reason`) why.
+
+    What disturbed either run comes first, unless the run did not train, because then nothing is
+    called faster.
+    """
+    if alone := without_a_ratio(record, base, with_reason):
+        return alone
+    name, against = record["precision"], base["precision"]
+    disturbed = [one for run in (record, base) for one in conditions_of(run, run["precision"])]
+    disturbed += speedup["differences"] if speedup else []
+    cautions = "; ".join(dict.fromkeys(map(said, disturbed)))
+    warning = f"Caution: {cautions}. " if cautions else ""
+    outcome = judge(speedup)
+    if speedup is None:
+        return f"{warning}{name} cannot be compared with {against}: {outcome_words(outcome)}."
+    if outcome == NOT_TRAINED:
+        ratio = f"{speedup['ratio']:.2f}x over {against}"
+        return f"{said(speedup['untrained'])}, so its {ratio} is no speed-up. {warning}".rstrip()
+    amount = amount_of(record, base, speedup, outcome)
+    if speedup["lost"]:
+        amount += f", but {said(speedup['lost'])}"
+    if speedup["apart"]:
+        median = f"{speedup['median_ratio']:.2f}x"
+        amount += f"; its median block is {median}, so some blocks took far longer"
+    because = f"; {reasons_of(record, base)}" if with_reason else ""
+    return f"{warning}{name} is {amount}{because}."
+
+
+def reasons_of(record: dict, base: dict) -> str:
+    """Return what limits a run and what to try, and why its memory or its format is not as
+    expected.
+    """
+    limits = find_bottleneck(record)
+    text = said_of_limit(limits)
+    if remedies := remedies_of(limits[0].code, record):
+        text += f": try {tried(remedies)}"
+    half = record["fp16_kernel_fraction"] or 0
+    if record["precision"] == "amp_bf16" and half >= DISTURBED:
+        text += (
+            f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in"
+            " fp16)"
+        )
+    if reason := memory_reason(record, base):
+        text += f"; memory did not go down: {said(reason)}"
+    return text
 
 
 def read_results(records: list[RunRecord]) -> str:
@@ -417,17 +521,17 @@ def read_results(records: list[RunRecord]) -> str:
         return CPU_WARNING
     runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
     runs = {arm: runs[arm] for arm in tables.arms}
-    said: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for arm, base in tables.axis.pairs([*runs]):
         own = runs[arm][0]
-        if own["status"] == "ok" or arm not in said:
+        if own["status"] == "ok" or arm not in sentences:
             ratio = tables.between(tables.runs(0, arm), tables.runs(0, base))
-            text = verdict(own, runs[base][0], ratio, with_reason=arm not in said)
-            said.setdefault(arm, []).append(text)
-    items = [" ".join(texts) for texts in said.values()]
+            text = verdict(own, runs[base][0], ratio, with_reason=arm not in sentences)
+            sentences.setdefault(arm, []).append(text)
+    items = [" ".join(texts) for texts in sentences.values()]
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
         items = [
-            f"{name}: {find_bottleneck(own[0])[1]}."
+            f"{name}: {said_of_limit(find_bottleneck(own[0]))}."
             for name, own in runs.items()
             if own[0]["status"] == "ok"
         ]

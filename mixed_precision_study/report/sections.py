@@ -11,8 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ..judge.axis import arm_named
-from ..judge.conditions import said_of_made_up
+from ..judge.axis import arm_named, grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
@@ -26,6 +25,7 @@ from .costs import (
     time_section,
     why_section,
 )
+from .findings import outcome_words, said_of_made_up
 from .quality import quality_section
 from .results import MANY, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
@@ -128,15 +128,14 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
         return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
-    within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
+    kept = one.outcome in AS_GOOD
+    within = "no loss beyond the margin" if kept else outcome_words(one.outcome)
     return f"{name}: {within}, {one.seeds} seeds"
 
 
 def each(clauses: dict[str, str]) -> str:
     """Return {name: clause} as one line, in which clauses that are alike are said once."""
-    alike: dict[str, list[str]] = {}
-    for name, clause in clauses.items():
-        alike.setdefault(clause, []).append(name)
+    alike = grouped(clauses, clauses.__getitem__)
     return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
 
 

@@ -20,6 +20,7 @@ from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
 from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed
 from .files import as_list
+from .findings import outcome_words
 from .results import range_of_hosts
 from .section import Section
 from .tables import Tables, alike, bars_of, corrected
@@ -157,7 +158,8 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(ways):
         fallen = ways.outcome.isin(DIFFERENT) & ~corrected(ways.p)
-        ways["outcome"] = ways.outcome.where(~fallen, ways.outcome + ", not after correction")
+        ways["told"] = ways.outcome.map(outcome_words)
+        ways["told"] = ways.told.where(~fallen, ways.told + ", not after correction")
     return ways
 
 
@@ -209,7 +211,7 @@ def steps_section(tables: Tables) -> Section:
             "over the step before": ratio_texts(
                 steps[["gain_ratio", "gain_low", "gain_high"]].set_axis(LIMITS[:3], axis=1)
             ),
-            "outcome": steps.gain_outcome,
+            "outcome": steps.gain_outcome.map(outcome_words, na_action="ignore"),
             "peak, GiB": texts(steps.gib, "{:.2f}"),
             "last metric": texts(steps.metric, "{:.3g}"),
         }
@@ -233,7 +235,7 @@ def steps_section(tables: Tables) -> Section:
                 ~wide, [*map(range_of_hosts, ways.itertuples())]
             ),
             "n": ways.processes.where(~wide, ways.hosts),
-            "outcome": ways.outcome,
+            "outcome": ways.told,
             "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(
@@ -497,7 +499,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "precision": pairs.precision.map(precision_name),
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
-        "outcome": pairs.outcome.str.partition(":")[0],
+        "outcome": pairs.outcome.map(outcome_words).str.partition(":")[0],
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats": texts(pairs.above, "{:+.3f}"),

@@ -8,17 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..judge.arms import compared, peak_gib
-from ..judge.axis import PRECISIONS, Axis
+from ..judge.axis import PRECISIONS, Axis, grouped
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN
 from ..judge.explained import explain
+from ..judge.finding import Finding
 from ..judge.ratios import FIELDS, geometric
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
@@ -27,6 +29,7 @@ from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
+from .findings import outcome_words, said
 from .words import (
     AMP,
     LOOKS,
@@ -57,6 +60,7 @@ QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio",
 COMPARISONS = (
     "notebook model name task way device data batch execution settings arms more run title"
 )
+REASONS = ("unlike", "one_order", "untrained", "lost")  # of a ratio, each a Finding
 FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
@@ -190,10 +194,8 @@ class Tables:
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
         """{(comparison, arm): rows of `trainings`}, made once, as every section asks."""
-        found: dict[tuple[int, str], list[dict]] = {}
-        for row in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
-            found.setdefault((row["comparison"], row["arm"]), []).append(row)
-        return found
+        rows = self.trainings[~self.trainings.explains.astype(bool)].to_dict("records")
+        return grouped(rows, itemgetter("comparison", "arm"))
 
     @cached_property
     def bars(self) -> pd.DataFrame:
@@ -274,8 +276,13 @@ class Tables:
             ]
             quality = self.quality.drop(columns="precision")
             quality = quality.set_index(["comparison", "arm", "base"])
+            quality["outcome"] = quality.outcome.map(outcome_words)
             ratios = self.ratios.assign(
-                differences=["; ".join(found) for found in self.ratios.differences]
+                outcome=self.ratios.outcome.map(outcome_words),
+                differences=[
+                    "; ".join(dict.fromkeys(map(said, found))) for found in self.ratios.differences
+                ],
+                **{name: self.ratios[name].map(said, na_action="ignore") for name in REASONS},
             )
             tables["ratios.csv"] = ratios.join(named, on="comparison")
             if len(quality):
@@ -331,10 +338,9 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     Runs that learned nothing where others did are marked as diverged, and repetitions share what
     explains the first.
     """
-    members: dict[tuple, list[dict]] = {}
-    for record in records:
-        key = axis.rest_of(record) if record["purpose"] != "aa" else ()
-        members.setdefault(key, []).append(record)
+    members = grouped(
+        records, lambda record: axis.rest_of(record) if record["purpose"] != "aa" else ()
+    )
     alone = members.pop((), [])
     groups = []
     for runs in members.values():
@@ -343,7 +349,7 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
             alone += runs
             continue
         mark_diverged(timed, axis)
-        for same in arms_in(timed, axis).values():
+        for same in grouped(timed, axis.arm_of).values():
             explain(same)
         groups.append(runs)
     if show.get("steps"):
@@ -353,21 +359,10 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     return found + lent_baselines(groups, axis) + [(record, -1) for record in alone]
 
 
-def arms_in(records: Iterable[dict], axis: Axis) -> dict[str, list[dict]]:
-    """Return {arm: its records}."""
-    found: dict[str, list[dict]] = {}
-    for record in records:
-        found.setdefault(axis.arm_of(record), []).append(record)
-    return found
-
-
 def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
     """Mark runs beside other steps of a ladder, as in their own no other arm may have learned."""
-    members: dict[str, list[dict]] = {}
-    for runs in groups:
-        timed = [one for one in runs if not is_explanation(one)]
-        members.setdefault(runs[0]["notebook"], []).extend(timed)
-    for timed in members.values():
+    every = [one for runs in groups for one in runs if not is_explanation(one)]
+    for timed in grouped(every, itemgetter("notebook")).values():
         batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
         same = [one for one in timed if one["settings"]["batch_size"] == batch]
         mark_diverged(same, axis, "another step of the ladder")
@@ -399,15 +394,10 @@ def place_of(runs: list[dict]) -> list:
 
 
 def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
-    """Mark the runs that learned nothing where `others` did.
-
-    Runs of several machines may share a run id.
-    """
-    numbered = {str(index): run for index, run in enumerate(runs)}
+    """Mark the runs that learned nothing where `others` did."""
     others = others or f"another {' and '.join(axis.settings)}"
-    copies = [run | {"run_id": name} for name, run in numbered.items()]
-    for name, reason in find_diverged(copies, axis.arm_of, axis.bases, others).items():
-        numbered[name].update(status="diverged", reason=reason)
+    for place, reason in find_diverged(runs, axis).items():
+        runs[place].update(status="diverged", reason=said(reason, others=others))
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
@@ -418,7 +408,7 @@ def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int
         key = dict(axis.rest_of(runs[0]))
         if key.get("rounding") == '"stochastic"':
             nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
-            wanted = set(axis.bases) - arms_in(runs, axis).keys()
+            wanted = set(axis.bases) - grouped(runs, axis.arm_of).keys()
             lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]
     return lent
 
@@ -465,7 +455,6 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
     has.
     """
     rows = []
-    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
     for _, runs in trainings[trainings.comparison >= 0].groupby("comparison"):
         first = runs.record.iloc[0]
         settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
@@ -484,8 +473,8 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
             "arms": runs.arm.nunique(),
         }
         rows.append(row)
-        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row)
-    for same in alike.values():
+    # what names the same training is told apart by more
+    for same in grouped(rows, itemgetter("notebook", "name", "task")).values():
         varied = varied_in([row["settings"] for row in same])
         for row in same:
             row["more"] = ", ".join(told_apart(row["settings"], varied))
@@ -578,9 +567,8 @@ def note_graph_gains(tables: Tables) -> None:
             found = tables.between(tables.runs(by_way["cuda_graph"], arm), eager)
             if found and found["outcome"] in DIFFERENT and found["low"] > SAME_TO:
                 for run in eager:
-                    run["graph_gain"] = (
-                        f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
-                    )
+                    gain = {name: found[name] for name in ("ratio", "low", "high")}
+                    run["graph_gain"] = Finding("gain", values=gain)
 
 
 def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
@@ -597,7 +585,6 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
 def quality_of(tables: Tables) -> pd.DataFrame:
     """Return the table `quality`: quality_difference() over the first base, and these keys.
 
-    better: whether a higher or a lower metric is the better one
     diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the
         others are a selection
     usable: whether the arm may be recommended: no quality is lost beyond the margin
@@ -661,6 +648,8 @@ def flattened(record: dict) -> dict:
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
             row[f"{name}_median"] = statistics.median(value) if value else None
             row[f"{name}_count"] = len(value)
+        elif isinstance(value, Finding):
+            row[name] = said(value)
         else:
             row[name] = json.dumps(value) if isinstance(value, (list, dict)) else value
     return row

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
 from ..report.files import checked_study
+from ..report.findings import MADE_UP, said
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import read_run
@@ -84,8 +85,8 @@ def in_words(record: dict) -> str:
         f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record[key] is not None
     ]
     words += [f"{record['metric_name']} {metric[-1]:.4g}"] if metric else []
-    flags = [f"made-up data, because {why}"] if (why := why_made_up(record)) else []
-    flags += flags_of(record)
+    flags = [f"made-up data, because {MADE_UP[why]}"] if (why := why_made_up(record)) else []
+    flags += map(said, flags_of(record))
     return ", ".join([*words, *(["Caution: " + "; ".join(flags)] if flags else [])])
 
 

@@ -157,7 +157,7 @@ def seeds_of(process, base_process, seeds, ratio=2.0):
 
 def test_seeds_of_one_process_are_no_processes_and_the_interval_is_of_the_means_of_processes():
     found = paired_ratio(seeds_of("a", "b", range(5)))
-    assert (found["processes"], found["seeds"], judge(found)) == (1, 5, "one process")
+    assert (found["processes"], found["seeds"], judge(found)) == (1, 5, "one_process")
     assert {found[name] for name in ("low", "high", "low90", "high90", "p", "smallest")} == {None}
     assert found["ratio"] == pytest.approx(
         2 / math.prod(1 + seed / 1000 for seed in range(5)) ** 0.2
