@@ -16,11 +16,14 @@ sys.path.insert(0, str(ROOT))
 from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
 from mixed_precision_study.report.charts import chart_style, dots, drawing_of, ratio_rows  # noqa: E402
-from mixed_precision_study.report.findings import outcome_words  # noqa: E402
 from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
-from mixed_precision_study.report.words import short_name, span  # noqa: E402
+from mixed_precision_study.report.words import (  # noqa: E402
+    outcome_words,
+    short_name,
+    span,
+)
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")

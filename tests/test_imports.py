@@ -39,7 +39,7 @@ RULES = {  # module or room: all that it may import of the package
         "measure.nvml",
         "measure.order",
         "report.files",
-        "report.findings",
+        "report.words",
         "runner",
         "tasks.data_files",
     },

@@ -10,10 +10,9 @@ from ..judge.arms import energy_share
 from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
 from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
-from .findings import LIMITS, shares, tried
-from .section import Section
+from .section import Section, spans, texts
 from .tables import Tables, bars_of
-from .words import bare, listed, plain, precision_name, short, span, spans, texts
+from .words import LIMITS, bare, listed, plain, precision_name, shares, short, span, tried
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -146,19 +145,32 @@ def why_section(tables: Tables) -> Section:
     notes = steps.waits.map("{:.0%} idle".format)
     shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
     add_bars(section, shown, "step_time", STEP_PARTS)
-    rows = []
-    for row in steps.itertuples():
-        cells = {
-            "model": row.name,
-            "way": row.run,
-            ", ".join(tables.axis.settings): row.short,
-            "limited by": LIMITS[row.limit],
-            "largest other kernels": shares(longest_others(row.record)),
-            "try": tried(remedies_of(row.limit, row.record)) or None,
-        }
-        rows.append(cells)
-    section.table(rows)
+    tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
+    steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
+    add_remedies(section, steps[steps.tries != ""])
+    cells = {
+        "model": steps["name"],
+        "way": steps.run,
+        ", ".join(tables.axis.settings): steps.short,
+        "limited by": steps.limited,
+        "largest other kernels": [shares(longest_others(record)) for record in steps.record],
+    }
+    section.table(cells, "What limits each step")
     return section
+
+
+def add_remedies(section: Section, steps: pd.DataFrame) -> None:
+    """Add the table of what to try: a row for each model, limit and remedy, with the steps that it
+    is for.
+    """
+    rows = []
+    for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
+        ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
+        where = "; ".join(ways)
+        rows.append({"model": model, "limited by": limit, "what to try": remedy, "where": where})
+    if rows:
+        section.say("**What to try**, by what limits a step, with the parameters that set it:")
+        section.table(rows)
 
 
 ABOUT_MEMORY = """A bar is the memory at the peak of training by what it holds. Beside it stand

@@ -13,10 +13,9 @@ from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
-from .findings import outcome_words
 from .section import Section
 from .tables import Tables
-from .words import METRICS, count, listed, plain, short, span
+from .words import METRICS, count, listed, outcome_words, plain, short, span
 
 ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp32 over equal seeds.
 *Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its

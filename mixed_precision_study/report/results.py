@@ -29,15 +29,7 @@ from ..judge.verdict import (
 from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
-from .findings import (
-    LIMITS,
-    SOFTWARE_AND_HOST,
-    outcome_words,
-    said,
-    said_of_limit,
-    tried,
-)
-from .section import Section
+from .section import Section, texts
 from .tables import (
     Tables,
     bars_of,
@@ -48,7 +40,21 @@ from .tables import (
     said_of_found,
     training_row,
 )
-from .words import METRICS, ORDER, count, listed, plain, precision_name, short, texts
+from .words import (
+    LIMITS,
+    METRICS,
+    ORDER,
+    SOFTWARE_AND_HOST,
+    count,
+    listed,
+    outcome_words,
+    plain,
+    precision_name,
+    said,
+    said_of_limit,
+    short,
+    tried,
+)
 
 CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
     "order": "one side always ran first, so a drift of the host may look like a difference",

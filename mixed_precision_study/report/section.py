@@ -23,7 +23,7 @@ from ..parameters import printable
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .files import of_a_report
-from .words import plain
+from .words import plain, short, span
 
 # classes of HTML: a dollar sign in a table begins no formula
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"
@@ -136,6 +136,30 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
     if href:
         text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'
     return f"<{tag}{kind}{more}>{text}</{tag}>"
+
+
+def texts(column: Iterable, form: str = "") -> list[str | None]:
+    """Return numbers as the cells of a column, in a form or with three significant digits; None
+    where one is unknown.
+    """
+    write = form.format if form else short
+    return [None if pd.isna(value) else write(value).replace("-", "−") for value in column]
+
+
+def spans(values: pd.Series, names: pd.Series, form: str = "{}", unit: str = "") -> str:
+    """Return "eager 1 to 2%, CUDA graph 3%": the span of the values of each name, in order."""
+    parts = values.groupby(names, sort=False)
+    return ", ".join(f"{name} {span(list(part), form)}{unit}" for name, part in parts)
+
+
+def ratio_texts(rows: pd.DataFrame) -> list[str | None]:
+    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, None where there
+    is no ratio.
+    """
+    found = rows[["ratio", "low", "high"]].astype(float)
+    limits = [" ({:.2f}–{:.2f})".format(*one) for one in found[["low", "high"]].to_numpy()]
+    ends = pd.Series(limits, rows.index).where(found.low.notna(), "")
+    return list(found.ratio.map("{:.2f}".format).add(ends).where(found.ratio.notna(), None))
 
 
 @dataclass

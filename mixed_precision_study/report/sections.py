@@ -25,13 +25,24 @@ from .costs import (
     time_section,
     why_section,
 )
-from .findings import outcome_words, said_of_made_up
 from .quality import quality_section
 from .results import MANY, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
 from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
-from .words import AMP, bare, count, in_way, listed, plain, short, span, times
+from .words import (
+    AMP,
+    bare,
+    count,
+    in_way,
+    listed,
+    outcome_words,
+    plain,
+    said_of_made_up,
+    short,
+    span,
+    times,
+)
 
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
 NO_COMPARISON = "These runs compare no {} with {}"

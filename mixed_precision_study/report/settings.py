@@ -20,9 +20,8 @@ from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
 from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed
 from .files import as_list
-from .findings import outcome_words
 from .results import range_of_hosts
-from .section import Section
+from .section import Section, ratio_texts, spans, texts
 from .tables import Tables, alike, bars_of, corrected
 from .words import (
     AMP,
@@ -30,11 +29,9 @@ from .words import (
     arm_name,
     bare,
     listed,
+    outcome_words,
     precision_name,
-    ratio_texts,
     span,
-    spans,
-    texts,
 )
 
 USUAL_WAY = {  # of settings that are ways

@@ -29,7 +29,6 @@ from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
-from .findings import outcome_words, said
 from .words import (
     AMP,
     LOOKS,
@@ -38,6 +37,8 @@ from .words import (
     arm_name,
     model_name,
     natural,
+    outcome_words,
+    said,
     setting_name,
     short_name,
     task_name,

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..judge.conditions import flags_of, why_made_up
 from ..parameters import printable
 from ..report.files import checked_study
-from ..report.findings import MADE_UP, said
+from ..report.words import MADE_UP, said
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import read_run
