@@ -387,6 +387,7 @@ def second_bars(rows: pd.DataFrame) -> pd.DataFrame:
     spread = rows.seconds_high > rows.seconds_low
     return rows.assign(
         name=rows.model,
+        task=rows.task + ": time of an epoch",
         value=lasted,
         label=lasted.map(short).add(" s").where(lasted.notna(), ended),
         note="",
@@ -401,4 +402,5 @@ def memory_bars(rows: pd.DataFrame) -> pd.DataFrame:
     gib = known.gib.astype(float)
     labels = gib.map("{:,.2f} GiB".format)
     known = known.drop(columns=["low", "high"])  # of ratios
-    return known.assign(name=known.model, value=gib, label=labels, note="")
+    task = known.task + ": peak memory"
+    return known.assign(name=known.model, task=task, value=gib, label=labels, note="")

@@ -169,7 +169,7 @@ def add_remedies(section: Section, steps: pd.DataFrame) -> None:
         where = "; ".join(ways)
         rows.append({"model": model, "limited by": limit, "what to try": remedy, "where": where})
     if rows:
-        section.say("**What to try**, by what limits a step, with the parameters that set it:")
+        section.say("### What to try\n\nBy what limits a step, with the parameters that set it.")
         section.table(rows)
 
 

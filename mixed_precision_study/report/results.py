@@ -5,7 +5,7 @@ experiment notebook shows its own.
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
@@ -53,6 +53,7 @@ from .words import (
     said,
     said_of_limit,
     short,
+    span,
     tried,
 )
 
@@ -346,11 +347,17 @@ def method_section(tables: Tables) -> Section:
     return section
 
 
+def days_of(stamps: Iterable[str | None]) -> str:
+    """Return the first and the last day of some times: "27 November 2026 to 28 November 2026"."""
+    first = pd.Series([str(one)[:10] for one in stamps], dtype=object)
+    days = pd.to_datetime(first, format="%Y-%m-%d", errors="coerce").dropna()
+    return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
+
+
 def environment_of(records: pd.DataFrame) -> dict[str, str]:
     """Return {title: text} of hardware and software; several values are set side by side."""
     column = {"runs": str(len(records)), "cards": str(records.gpu_uuid.nunique() or "-")}
-    days = sorted(records.finished_at.dropna().str[:10])
-    column["measured on"] = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known"
+    column["measured on"] = days_of(records.finished_at) or "not known"
     for title, name in ENVIRONMENT.items():
         values = {
             f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()

@@ -130,7 +130,7 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
     """Return a cell of a table as HTML, with its text escaped."""
     kind = ' class="number"' if numeric else ""
     if len(str(value)) > (SHORT_HEAD if tag == "th" else LONG):
-        width = min(44, (1.4 if tag == "th" else 2.4) + 0.25 * len(str(value)))
+        width = min(26, (1.4 if tag == "th" else 2.4) + 0.25 * len(str(value)))
         kind += f' style="white-space: var(--wrap); min-width: {width:.1f}em"'
     text = html.escape(printable(str(value)))
     if href:

@@ -26,7 +26,7 @@ from .costs import (
     why_section,
 )
 from .quality import quality_section
-from .results import MANY, method_section, numbers_section, sure_section
+from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
 from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
@@ -204,31 +204,17 @@ def memory_words(saved: float) -> str:
 def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
-    devices = listed(
-        sorted({str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}), "and"
-    )
-    versions = listed(
-        sorted(
-            {
-                ".".join(str(one["torch_version"]).split(".")[:2])
-                for one in records
-                if one["torch_version"]
-            }
-        ),
-        "and",
-    )
-    stamps = pd.Series([str(one["finished_at"])[:10] for one in records])
-    ends = sorted(set(pd.to_datetime(stamps, format="%Y-%m-%d", errors="coerce").dropna()))
-    days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*ends[:1], *ends[-1:])))
-    if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
-        days[0] = days[0].split()[0]
+    devices = {str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}
+    full = {str(one["torch_version"]) for one in records if one["torch_version"]}
+    versions = {".".join(version.split(".")[:2]) for version in full}
     hosts = len(set(tables.trainings.host) - {""})
     parts = [
-        devices,
-        f"PyTorch {versions}" if versions else "",
+        listed(sorted(devices), "and"),
+        f"PyTorch {listed(sorted(versions), 'and')}" if versions else "",
         count(len(tables.trainings), "run"),
+        count(hosts, "host") if hosts else "",
+        days_of([one["finished_at"] for one in records]),
     ]
-    parts += [count(hosts, "host") if hosts else "", " to ".join(days)]
     return " · ".join(filter(None, parts))
 
 

@@ -412,30 +412,31 @@ def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
 
 
 def growth_finding(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its precision is faster, or how one changes if
-    nothing is judged.
+    """Return from which size of each family on its arm is faster, or its ratios at the smallest and
+    the largest size if nothing is judged.
     """
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
-    claims = []
-    for one in families:
-        sizes = [SIZES[one.axis.iloc[0]].format(size) for size in one["size"]]
-        faster = list(one.outcome.isin((FASTER, LITTLE_FASTER)))
-        claim = f"at no size up to {sizes[-1]}"
-        if any(faster):  # only where it holds at all larger sizes is it a size from which on
-            on = all(faster[faster.index(True) :])
-            claim = (
-                f"from {sizes[faster.index(True)]} on"
-                if on
-                else f"at {sum(faster)} of {len(sizes)} sizes"
-            )
-        claims.append(f"{claim} ({one.family.iloc[0].split()[0]})")
     if pairs.outcome.isin(OUTCOMES).any():
+        claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
         return f"Compared with {base}, {own} is faster {', '.join(claims)}"
-    one = max(families, key=lambda one: abs(math.log(one.ratio.iloc[-1] / one.ratio.iloc[0])))
-    first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[place]) for place in (0, -1))
-    change = f"from {one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f} times as fast as {base}"
-    return f"From {first} to {last}, {own} goes {change} ({one.family.iloc[0].split()[0]})"
+    changes = []
+    for one in families:
+        first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[end]) for end in (0, -1))
+        change = f"{one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f}"
+        changes.append(f"{change} from {first} to {last} ({one.family.iloc[0].split()[0]})")
+    return f"Times as fast as {base}, {own} goes {', '.join(changes)}"
+
+
+def faster_from(family: pd.DataFrame) -> str:
+    """Return at which sizes an arm is faster; only where it is at all larger ones it is "from"."""
+    sizes = [SIZES[family.axis.iloc[0]].format(size) for size in family["size"]]
+    faster = list(family.outcome.isin((FASTER, LITTLE_FASTER)))
+    if not any(faster):
+        return f"at no size up to {sizes[-1]}"
+    if all(faster[faster.index(True) :]):
+        return f"from {sizes[faster.index(True)]} on"
+    return f"at {sum(faster)} of {len(sizes)} sizes"
 
 
 def growth_section(tables: Tables) -> Section:
