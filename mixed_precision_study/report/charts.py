@@ -42,7 +42,7 @@ PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
 GAP = 0.3  # inches between panels
 ROW = 3 * PANEL + 2 * GAP
 DOTS = 120  # per inch of a PNG
-COLOURS_OF_A_PNG = 64  # its commonest ones; more make the file larger
+COLOURS_OF_A_PNG = 64  # more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
 STATUS = {
     "oom": "out of memory",
@@ -117,15 +117,9 @@ def picture_of(figures: list[Figure]) -> bytes:
     for row, top in zip(rows, tops, strict=False):
         for place, image in enumerate(row):
             whole.paste(image, (place * wide, top))
-    # apart from each other, else white would become a tint of it
-    colours: list[tuple[int, ...]] = []
-    for _, one in sorted(whole.getcolors(1 << 18), reverse=True)[:2000]:
-        if len(colours) < COLOURS_OF_A_PNG and all(math.dist(one, other) > 24 for other in colours):
-            colours.append(one)
-    palette = PIL.Image.new("P", (1, 1))
-    palette.putpalette([part for one in colours for part in one])
     small = io.BytesIO()
-    whole.quantize(palette=palette, dither=PIL.Image.Dither.NONE).save(small, format="png")
+    palette = whole.quantize(COLOURS_OF_A_PNG, dither=PIL.Image.Dither.NONE)
+    palette.save(small, format="png")
     return small.getvalue()
 
 

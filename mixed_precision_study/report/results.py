@@ -297,42 +297,60 @@ FILES_NAMED = 3  # files that are no records; of more their number is given
 def method_section(tables: Tables) -> Section:
     """Return what ended badly, what was left out, the hardware and the method, folded."""
     section = Section("Method, hardware and records", folded=True, link="Method")
-    section.say(plain(" ".join(filter(None, (tables.description, said_of_found(tables))))))
-    rows = tables.trainings
-    failed = rows[rows.status != "ok"]
-    if len(failed):
-        titles = tables.comparisons.title
-        shown = [
-            {
-                "comparison": titles.get(one.comparison),
-                "precision": precision_name(one.precision),
-                "seed": one.seed,
-                "status": one.status,
-                "reason": shorten(one.reason or "-", 140, placeholder="…"),
-            }
-            for one in failed.itertuples()
-        ]
-        section.say(
-            f"{count(len(failed), 'run')} of {len(rows)} did not end well, for these reasons:"
-        )
-        section.table(shown, "Runs that did not end well")
-    left_out = [
-        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
-    ]
-    if others := [path for path, reason in tables.left_out if reason == NO_RECORD]:
-        more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
-        left_out.append({"left out": ", ".join(others[:FILES_NAMED]) + more, "why": NO_RECORD})
-    if left_out:
+    section.say(plain(f"{tables.description} {said_of_found(tables)}"))
+    add_failed(section, tables)
+    if left_out := left_out_rows(tables):
         section.table(left_out, "Records that were left out")
     if tables.other_code:
         section.say(
-            f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another "
-            "state of their notebook than its"
-            " newest. Those that run_all.py had set aside are left out, the others are used."
+            f"{count(len(tables.other_code), 'record')} of {len(tables.trainings)} are of another"
+            " state of their notebook than its newest. Those that run_all.py had set aside are left"
+            " out, the others are used."
         )
+    add_environment(section, tables)
+    section.say(METHOD)
+    return section
+
+
+def add_failed(section: Section, tables: Tables) -> None:
+    """Add the table of the runs that did not end well, with their reasons."""
+    failed = tables.trainings[tables.trainings.status != "ok"]
+    if failed.empty:
+        return
+    section.say(
+        f"{count(len(failed), 'run')} of {len(tables.trainings)} did not end well, for these"
+        " reasons:"
+    )
+    cells = {
+        "comparison": failed.comparison.map(tables.comparisons.title),
+        "precision": failed.precision.map(precision_name),
+        "seed": failed.seed,
+        "status": failed.status,
+        "reason": [shorten(reason or "-", 140, placeholder="…") for reason in failed.reason],
+    }
+    section.table(cells, "Runs that did not end well")
+
+
+def left_out_rows(tables: Tables) -> list[dict]:
+    """Return a row for each record that is not used, and one for all files that are none."""
+    others = [path for path, reason in tables.left_out if reason == NO_RECORD]
+    rows = [
+        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
+    ]
+    if others:
+        named = others[:FILES_NAMED]
+        if len(others) > FILES_NAMED:
+            named[-1] += f" and {len(others) - FILES_NAMED} more"
+        rows.append({"left out": ", ".join(named), "why": NO_RECORD})
+    return rows
+
+
+def add_environment(section: Section, tables: Tables) -> None:
+    """Add the table of hardware and software, a column for each device, and what differs."""
     records = pd.DataFrame(
-        list(rows.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
-    ).assign(device=rows.record.map(device_name).values)
+        list(tables.trainings.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
+    )
+    records["device"] = [device_name(record) for record in tables.trainings.record]
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
     section.table(pd.DataFrame(columns, dict.fromkeys(titles)).rename_axis("").reset_index())
@@ -340,11 +358,9 @@ def method_section(tables: Tables) -> Section:
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
             section.say(
-                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv "
-                "says which ratios do."
+                f"Caution: the runs on {plain(name)} differ in {differing};"
+                " ratios.csv says which ratios do."
             )
-    section.say(METHOD)
-    return section
 
 
 def days_of(stamps: Iterable[str | None]) -> str:

@@ -92,12 +92,12 @@ class Table:
         head = "".join(
             cell("th", *column, ' scope="col"') for column in zip(frame, numeric, strict=True)
         )
+        links = self.links or [""] * len(frame)
         body = ""
-        for link, row in zip(
-            self.links or [""] * len(frame), frame.itertuples(index=False, name=None), strict=True
-        ):
+        for link, row in zip(links, frame.itertuples(index=False, name=None), strict=True):
             first, *others = zip(row, numeric, strict=True)
-            body += f"<tr>{cell('td', *first, href=link)}{''.join(cell('td', *one) for one in others)}</tr>"
+            cells = [cell("td", *first, href=link), *(cell("td", *one) for one in others)]
+            body += f"<tr>{''.join(cells)}</tr>"
         kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         page = (
