@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import copied  # noqa: E402
 
+from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
 from mixed_precision_study.report.charts import (  # noqa: E402
     chart_style,
@@ -22,13 +23,15 @@ from mixed_precision_study.report.charts import (  # noqa: E402
     drawing_of,
     drawn_as,
     ratio_rows,
-    sheet_of,
 )
-from mixed_precision_study.report.findings import outcome_words  # noqa: E402
 from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
-from mixed_precision_study.report.words import short_name, span  # noqa: E402
+from mixed_precision_study.report.words import (  # noqa: E402
+    outcome_words,
+    short_name,
+    span,
+)
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")

@@ -29,8 +29,8 @@ from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.judge.arms import compared  # noqa: E402
 from mixed_precision_study.judge.equivalence import quality_difference  # noqa: E402
 from mixed_precision_study.judge.ratios import paired_ratio  # noqa: E402
-from mixed_precision_study.report.findings import LIMITS  # noqa: E402
 from mixed_precision_study.report.tables import quality_of, ratios_of  # noqa: E402
+from mixed_precision_study.report.words import LIMITS  # noqa: E402
 from mixed_precision_study.store import record  # noqa: E402
 
 FIRST = "cifar_resnet.ipynb"  # what the README's badges open

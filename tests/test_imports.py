@@ -41,7 +41,6 @@ RULES = {  # module or room: all that it may import of the package
         "measure.nvml",
         "measure.order",
         "report.files",
-        "report.findings",
         "report.tables",
         "report.words",
         "runner",

@@ -6,13 +6,14 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
@@ -28,16 +29,8 @@ from ..judge.verdict import (
 )
 from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
-from .charts import STATUS, picture_of, time_and_memory, time_and_memory_note
-from .findings import (
-    LIMITS,
-    SOFTWARE_AND_HOST,
-    outcome_words,
-    said,
-    said_of_limit,
-    tried,
-)
-from .section import Section, Sentence
+from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
+from .section import Section, Sentence, texts
 from .tables import (
     Tables,
     bars_of,
@@ -49,16 +42,23 @@ from .tables import (
     training_row,
 )
 from .words import (
+    LIMITS,
     METRICS,
     ORDER,
+    SOFTWARE_AND_HOST,
     count,
     in_way,
     listed,
     model_name,
+    outcome_words,
     plain,
     precision_name,
+    said,
+    said_of_limit,
     setting_name,
     short,
+    span,
+    tried,
     way_name,
 )
 
@@ -93,13 +93,11 @@ def sure_section(tables: Tables) -> Section:
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])
-    charted["run"] = [
-        ", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)
-    ]
     if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
         charted["model"] += ", " + charted.task
     rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
-    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "", ["run"])
+    rows["run"] = rows.run.replace("", None)
+    section.table(rows, "Ratios" if len(rows) > 12 else "", ["run"])
     section.say(footnote(tables, ratios))
     return section
 
@@ -232,63 +230,42 @@ def numbers_section(tables: Tables) -> Section:
     """
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
-    if len(bars):
-        timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
-        metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
-        names = {**METRICS, "mean_absolute_error": "MAE"}
-        fair = tables.axis.bases[-1]
-        cells = pd.DataFrame(
-            {
-                "model": bars.model,
-                "task": bars.task,
-                "run": (bars.way + ", " + bars.more).str.strip(", "),
-                ", ".join(tables.axis.settings): bars.short,
-                "s per epoch": bars.seconds.map(cell).where(bars.status == "ok", bars.status),
-                f"over {tables.short(fair)}": two(bars.ratio.where(bars.baseline == fair)),
-                "GiB": two(bars.gib),
-                "J per 1,000": bars.joules.map(cell),
-                "metric": bars.metric.map(cell),
-                "of": bars.comparison.map(metrics).replace(names).fillna("-"),
-                "GPU idle": bars.idle.map(lambda share: cell(share, "{:.0%}")),
-                "runs": bars.runs,
-            }
-        )
-        rows = cells.loc[:, (cells != "-").any()].to_dict("records")
-        links = [path if is_beside(tables, path) else "" for path in bars.path]
-        common = [name for name in ("task", "run", "of") if name in rows[0]]
-        section.table(
-            rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
-        )
-        many = (
-            f" Steps, memory and energy have no charts where there are more than {MANY} "
-            "comparisons."
-        )
-        ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
-        section.say(
-            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean "
-            "absolute error."
-            " [trainings.csv](trainings.csv) has a row for each training with all that "
-            f"was recorded{ratios}." + (many if len(tables.comparisons) > MANY else "")
-        )
+    if bars.empty:
+        return section
+    timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
+    metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
+    fair = tables.axis.bases[-1]
+    cells = {
+        "model": bars.model,
+        "task": bars.task,
+        "run": bars.run.replace("", None),
+        ", ".join(tables.axis.settings): bars.short,
+        "s per epoch": pd.Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
+        f"over {tables.short(fair)}": texts(bars.ratio.where(bars.baseline == fair), "{:.2f}"),
+        "GiB": texts(bars.gib, "{:.2f}"),
+        "J per 1,000": texts(bars.joules),
+        "metric": texts(bars.metric),
+        "of": bars.comparison.map(metrics).replace({**METRICS, "mean_absolute_error": "MAE"}),
+        "GPU idle": texts(bars.idle, "{:.0%}"),
+        "runs": bars.runs,
+    }
+    links = [path if is_beside(tables, path) else "" for path in bars.path]
+    folded = "All numbers" if len(bars) > ROWS_OPEN else ""
+    section.table(cells, folded, ("task", "run", "of"), links=links, sortable=True)
+    said = (
+        "GiB is PyTorch's peak of memory without the data set, and MAE is the mean absolute error."
+        " [trainings.csv](trainings.csv) has a row for each training with all that was recorded"
+    )
+    said += ", [ratios.csv](ratios.csv) one for each ratio." if len(tables.ratios) else "."
+    if len(tables.comparisons) > MANY:
+        said += f" Of more than {MANY} comparisons time, steps, memory and energy have no charts."
+    section.say(said)
     return section
-
-
-def two(numbers: pd.Series) -> pd.Series:
-    return numbers.map(lambda number: cell(number, "{:.2f}"))
 
 
 def is_beside(tables: Tables, path: str) -> bool:
     """Return whether a record is a file below the report's folder, so that it can be linked to."""
     return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
-
-
-def cell(value: float | None, form: str = "") -> str:
-    """Return a number with three significant digits or in the given form, "-" where it is not
-    known.
-    """
-    if value is None or pd.isna(value):
-        return "-"
-    return form.format(value) if form else short(value)
 
 
 ENVIRONMENT = {
@@ -325,66 +302,83 @@ FILES_NAMED = 3  # files that are no records; of more their number is given
 def method_section(tables: Tables) -> Section:
     """Return what ended badly, what was left out, the hardware and the method, folded."""
     section = Section("Method, hardware and records", folded=True, link="Method")
-    section.say(plain(" ".join(filter(None, (tables.description, said_of_found(tables))))))
-    rows = tables.trainings
-    failed = rows[rows.status != "ok"]
-    if len(failed):
-        titles = tables.comparisons.title
-        shown = [
-            {
-                "comparison": titles.get(one.comparison, "-"),
-                "precision": precision_name(one.precision),
-                "seed": one.seed,
-                "status": one.status,
-                "reason": shorten(one.reason or "-", 140, placeholder="…"),
-            }
-            for one in failed.itertuples()
-        ]
-        section.say(
-            f"{count(len(failed), 'run')} of {len(rows)} did not end well, for these reasons:"
-        )
-        section.table(shown, "Runs that did not end well")
-    left_out = [
-        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
-    ]
-    if others := [path for path, reason in tables.left_out if reason == NO_RECORD]:
-        more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
-        left_out.append({"left out": ", ".join(others[:FILES_NAMED]) + more, "why": NO_RECORD})
-    if left_out:
+    section.say(plain(f"{tables.description} {said_of_found(tables)}"))
+    add_failed(section, tables)
+    if left_out := left_out_rows(tables):
         section.table(left_out, "Records that were left out")
     if tables.other_code:
         section.say(
-            f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another "
-            "state of their notebook than its"
-            " newest. Those that run_all.py had set aside are left out, the others are used."
+            f"{count(len(tables.other_code), 'record')} of {len(tables.trainings)} are of another"
+            " state of their notebook than its newest. Those that run_all.py had set aside are left"
+            " out, the others are used."
         )
+    add_environment(section, tables)
+    section.say(METHOD)
+    return section
+
+
+def add_failed(section: Section, tables: Tables) -> None:
+    """Add the table of the runs that did not end well, with their reasons."""
+    failed = tables.trainings[tables.trainings.status != "ok"]
+    if failed.empty:
+        return
+    section.say(
+        f"{count(len(failed), 'run')} of {len(tables.trainings)} did not end well, for these"
+        " reasons:"
+    )
+    cells = {
+        "comparison": failed.comparison.map(tables.comparisons.title),
+        "precision": failed.precision.map(precision_name),
+        "seed": failed.seed,
+        "status": failed.status,
+        "reason": [shorten(reason or "-", 140, placeholder="…") for reason in failed.reason],
+    }
+    section.table(cells, "Runs that did not end well")
+
+
+def left_out_rows(tables: Tables) -> list[dict]:
+    """Return a row for each record that is not used, and one for all files that are none."""
+    others = [path for path, reason in tables.left_out if reason == NO_RECORD]
+    rows = [
+        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
+    ]
+    if others:
+        named = others[:FILES_NAMED]
+        if len(others) > FILES_NAMED:
+            named[-1] += f" and {len(others) - FILES_NAMED} more"
+        rows.append({"left out": ", ".join(named), "why": NO_RECORD})
+    return rows
+
+
+def add_environment(section: Section, tables: Tables) -> None:
+    """Add the table of hardware and software, a column for each device, and what differs."""
     records = pd.DataFrame(
-        list(rows.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
-    ).assign(device=rows.record.map(device_name).values)
+        list(tables.trainings.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
+    )
+    records["device"] = [device_name(record) for record in tables.trainings.record]
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(
-        [
-            {"": title} | {name: one.get(title, "-") for name, one in columns.items()}
-            for title in titles
-        ]
-    )
+    section.table(pd.DataFrame(columns, dict.fromkeys(titles)).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
             section.say(
-                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv "
-                "says which ratios do."
+                f"Caution: the runs on {plain(name)} differ in {differing};"
+                " ratios.csv says which ratios do."
             )
-    section.say(METHOD)
-    return section
+
+
+def days_of(stamps: Iterable[str | None]) -> str:
+    """Return the first and the last day of some times: "27 November 2026 to 28 November 2026"."""
+    first = pd.Series([str(one)[:10] for one in stamps], dtype=object)
+    days = pd.to_datetime(first, format="%Y-%m-%d", errors="coerce").dropna()
+    return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
 def environment_of(records: pd.DataFrame) -> dict[str, str]:
     """Return {title: text} of hardware and software; several values are set side by side."""
     column = {"runs": str(len(records)), "cards": str(records.gpu_uuid.nunique() or "-")}
-    days = sorted(records.finished_at.dropna().str[:10])
-    column["measured on"] = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known"
+    column["measured on"] = days_of(records.finished_at) or "not known"
     for title, name in ENVIRONMENT.items():
         values = {
             f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()
@@ -634,6 +628,22 @@ def show_text(text: str) -> None:
         print(textwrap.fill(text, LINE_LENGTH))
 
 
+def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
+    """Return the bars of seconds and of memory, closed, because else a notebook shows them again,
+    and what they are.
+    """
+    note = "Bars of the seconds of an epoch"
+    parts = [second_bars(rows)]
+    if rows.gib.notna().any():
+        parts.append(memory_bars(rows))
+        note += ", and of PyTorch's peak of memory without the data set"
+    with chart_style():
+        figures = [draw_bars(part) for part in parts]
+    for figure in figures:
+        plt.close(figure)
+    return figures, f"{note}."
+
+
 def show(records: list[RunRecord]) -> None:
     """Show the result of a notebook, way by way where there are several, outside IPython as text."""
     ways: dict[str, list[RunRecord]] = {}
@@ -650,7 +660,7 @@ def show(records: list[RunRecord]) -> None:
 def show_way(records: list[RunRecord]) -> None:
     """Show what one way has given, its conclusion first."""
     tables = tables_of(records)
-    bars = bars_in(tables)
+    rows = bars_in(tables)
     show_table: Callable = print
     if answer := conclusion(tables):
         show_text(answer)
@@ -658,12 +668,10 @@ def show_way(records: list[RunRecord]) -> None:
         from IPython.display import Image, display
 
         show_table = display
-    if in_notebook() and not tables.on_cpu and len(bars) > 1:
-        figures = time_and_memory(bars)
-        for figure in figures:
-            plt.close(figure)  # else a notebook shows it again
-        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=time_and_memory_note(bars)))
-        show_text(time_and_memory_note(bars))
+    if in_notebook() and not tables.on_cpu and len(rows) > 1:
+        figures, note = pictures_of(rows)
+        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=note))
+        show_text(note)
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):

@@ -29,16 +29,16 @@ from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
-from .findings import outcome_words, said
 from .words import (
     AMP,
-    COLOURS,
+    LOOKS,
     ORDER,
-    PALETTE,
     WAYS,
     arm_name,
     model_name,
     natural,
+    outcome_words,
+    said,
     setting_name,
     short_name,
     task_name,
@@ -58,7 +58,9 @@ NAMED_APART = {
 IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
-COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
+COMPARISONS = (
+    "notebook model name task way device data batch execution settings arms more run title"
+)
 REASONS = ("unlike", "one_order", "untrained", "lost")  # of a ratio, each a Finding
 FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
@@ -123,20 +125,28 @@ class Tables:
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
     @cached_property
-    def arms(self) -> dict[str, tuple[str, str]]:
-        """{arm: (short name, colour)} in the order of every table and chart: bases come first."""
+    def looks(self) -> pd.DataFrame:
+        """`short` name, `colour`, `mark` and `place` of each arm, in the order of every table and
+        chart: bases come first.
+        """
         found = set(self.trainings.arm)
         named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=by_size)))
-        known = [arm for arm in named if arm in found]
-        own = {arm: COLOURS[arm.split(", ")[0]] for arm in known if arm.split(", ")[0] in COLOURS}
-        free = [colour for colour in PALETTE if colour not in own.values()] or PALETTE
-        arms: dict[str, tuple[str, str]] = {}
-        for place, arm in enumerate(known):
-            colour = own.get(arm, free[place % len(free)])
-            if colour in {taken for _, taken in arms.values()}:  # another arm of this precision
-                colour = free[place % len(free)]
-            arms[arm] = self.short(arm), colour
-        return arms
+        arms = [arm for arm in named if arm in found]
+        own = {arm: LOOKS.get(arm.split(", ")[0]) for arm in arms}
+        free = [look for look in LOOKS.values() if look not in own.values()] or [*LOOKS.values()]
+        taken: list[tuple[str, str]] = []
+        for place, arm in enumerate(arms):
+            look = own[arm]
+            if not look or look in taken:  # another arm of this precision
+                look = free[place % len(free)]
+            taken.append(look)
+        table = pd.DataFrame(taken, arms, ["colour", "mark"])
+        return table.assign(short=[self.short(arm) for arm in arms], place=range(len(arms)))
+
+    @property
+    def arms(self) -> list[str]:
+        """All arms in the order of looks."""
+        return list(self.looks.index)
 
     @property
     def compared_arms(self) -> list[str]:
@@ -146,10 +156,11 @@ class Tables:
 
     @property
     def subject(self) -> str:
-        """What titles call the compared arms: AMP, or the name of the only one, or nothing."""
+        """What titles call the compared arms: AMP, or the name of the only one."""
         if self.axis == PRECISIONS:
             return "AMP"
-        return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
+        several = len(self.compared_arms) != 1
+        return "the compared arms" if several else self.called(self.compared_arms[0])
 
     def short(self, arm: str) -> str:
         """Return the name of an arm for an axis: what its base has not, and true and false with
@@ -211,19 +222,17 @@ class Tables:
         found = found.reset_index().fillna({"runs": 0}).astype({"runs": int})
         found["status"] = found.status.where(found.runs == 0, "ok")
         found["model"] = found.comparison.map(self.comparisons["name"])
-        found = found.join(self.comparisons[["task", "way", "more"]], on="comparison")
+        found = found.join(self.comparisons[["task", "way", "run"]], on="comparison")
         bases = [self.base_in(number) for number in found.comparison]
         found["base"] = pd.Series(bases, found.index, dtype=object)
         names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
         ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
         found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
         found["stands"] = found.stands.eq(True)
-        found["place"] = found.arm.map([*self.arms].index)
-        found["short"], found["colour"] = (
-            [self.arms[arm][part] for arm in found.arm] for part in (0, 1)
-        )
+        found = found.join(self.looks, on="arm")
         found["base_short"] = found.baseline.map(self.short)
         found["is_base"] = found.arm.isin(self.axis.bases)
+        found["strong"] = stands_out(found)
         return found.sort_values(["comparison", "place"], ignore_index=True)
 
     def base_in(self, comparison: int) -> str:
@@ -473,14 +482,9 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
             row["more"] = ", ".join(told_apart(row["settings"], varied))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
-        parts = [
-            row["name"],
-            row["task"],
-            row["way"],
-            row["more"],
-            row["device"] if devices else "",
-        ]
-        row["title"] = " · ".join(filter(None, parts))
+        parts = [row["way"], row["more"], row["device"] if devices else ""]
+        row["run"] = ", ".join(filter(None, parts))
+        row["title"] = " · ".join(filter(None, [row["name"], row["task"], *parts]))
     return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
@@ -525,7 +529,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
     """
     note_graph_gains(tables)
     rows = []
-    for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs([*tables.arms])):
+    for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs(tables.arms)):
         own, others = tables.runs(number, arm), tables.runs(number, base)
         if found := tables.between(own, others):
             row = {
@@ -623,6 +627,17 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
         kind="stable",
         ignore_index=True,
     )
+
+
+def stands_out(bars: pd.DataFrame) -> pd.Series:
+    """Return of each bar whether its ratio is above those of all other arms of its comparison, with
+    intervals that do not overlap.
+    """
+    rivals = bars[bars.ratio.notna() & ~bars.is_base]
+    highs = rivals.high.astype(float).fillna(float("inf")).groupby(rivals.comparison)
+    second = highs.transform(lambda ends: ends.nlargest(2).iloc[-1])
+    alone = highs.transform("size") == 1
+    return (rivals.low.astype(float).gt(second) & ~alone).reindex(bars.index, fill_value=False)
 
 
 def flattened(record: dict) -> dict:

@@ -18,8 +18,17 @@ from ..judge.conditions import flags_of, why_made_up
 from ..judge.verdict import NOT_TRAINED
 from ..parameters import printable
 from ..report.files import checked_study
-from ..report.findings import MADE_UP, outcome_words, said, said_of_made_up
-from ..report.words import model_name, precision_name, short, short_name, way_name
+from ..report.words import (
+    MADE_UP,
+    model_name,
+    outcome_words,
+    precision_name,
+    said,
+    said_of_made_up,
+    short,
+    short_name,
+    way_name,
+)
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import read_run
