@@ -54,11 +54,11 @@ def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_coun
         samples += [{"seconds": at} for at in (before, *within, time.perf_counter())]
 
     monkeypatch.setattr("mixed_precision_study.measure.energy.sampled", sampled)
-    fake_nvml(
+    module = fake_nvml(
         monkeypatch,
         nvmlDeviceGetTotalEnergyConsumption=Mock(side_effect=values),  # in millijoules
         nvmlDeviceGetEnforcedPowerLimit=(lambda handle: 300_000) if joules else fails,
-        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
+        nvmlDeviceGetMaxClockInfo=lambda handle: 1980,
     )
     record = make_record(gpu_uuid="ab")
     with watched(record, GPU):
@@ -67,7 +67,7 @@ def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_coun
     assert (part["joules"], part["samples"]) == (joules, [{"seconds": within[0]}])
     assert 0 < part["seconds"] < 60
     assert (record.power_watts_limit, record.sm_clock_mhz_max) == (300 if joules else None, 1980)
-    assert record.card_reason is None
+    assert (record.card_reason, module.asked) == (None, ["GPU-ab"])
 
 
 def sample(mhz=1500, celsius=50, bits=0, pids=(THIS,)):

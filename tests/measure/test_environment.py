@@ -6,11 +6,13 @@ import os
 import platform
 import re
 import subprocess
+import types
 from importlib.metadata import PackageNotFoundError
 from unittest.mock import Mock
 
 import pytest
 import torch
+from made_up_nvml import fake_nvml
 from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV
@@ -54,9 +56,8 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_
     assert commit.suite_commit() == "abc"
     assert (record.timm_version, record.torch_version) == (None, torch.__version__)
     assert (record.device_type, record.gpu_name) == ("cpu", None)
-    assert (
-        record.host_cpu and record.host_cores and record.python_version and record.package_version
-    )
+    assert record.host_cores and record.python_version and record.package_version
+    assert record.host_cpu == environment.cpu_model()
     assert re.fullmatch("[0-9a-f]{12}", record.host_id)
     assert platform.node() not in json.dumps(flat_record(record))
     found = {identity()}
@@ -69,6 +70,47 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_
         found.add(identity())
     assert len(found) == 4
     environment.host_identity.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        (
+            "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n",
+            "EPYC 7543 32-Core",
+        ),
+        ("Hardware\t: BCM2835\nModel\t\t: Raspberry Pi 5\n", "Raspberry Pi 5"),
+        ("processor\t: 0\nmodel\t\t: 85\n", "x86"),
+        (None, "x86"),
+    ],
+)
+def test_the_cpu_has_the_name_that_the_system_tells(monkeypatch, tmp_path, told, name):
+    places = []
+    if told is not None:
+        (tmp_path / "cpuinfo").write_text(told)
+    monkeypatch.setattr(platform, "processor", lambda: "x86")
+    monkeypatch.setattr(
+        environment, "Path", lambda place: places.append(place) or tmp_path / "cpuinfo"
+    )
+    assert (environment.cpu_model(), places) == (name, ["/proc/cpuinfo"])
+
+
+def test_a_gpu_is_described_by_pytorch_and_its_driver(monkeypatch):
+    properties = types.SimpleNamespace(
+        name="H200", uuid="ab", major=9, minor=1, total_memory=5 * 2**20
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    module = fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetApplicationsClock=lambda handle: 1500,
+        nvmlDeviceGetDefaultApplicationsClock=lambda handle: 1980,
+    )
+    record = make_record()
+    describe_environment(record, torch.device("cuda"))
+    assert (record.gpu_name, record.gpu_uuid, module.asked[-1]) == ("H200", "ab", "GPU-ab")
+    assert (record.compute_capability, record.device_total_mib) == ("9.1", 5)
+    clocks = record.application_clock_mhz, record.application_clock_mhz_default
+    assert (record.driver_version, *clocks) == ("580.1", 1500, 1980)
 
 
 def test_a_gpu_from_run_all_that_pytorch_cannot_use_and_an_old_pytorch_stop_the_run(monkeypatch):

@@ -33,7 +33,7 @@ def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_oth
     module = fake_nvml(
         monkeypatch,
         nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetHandleByIndex=[0, 1].__getitem__,
         nvmlDeviceGetUUID=["GPU-small", "GPU-large"].__getitem__,
         nvmlDeviceGetMemoryInfo=lambda handle, version=None: memory[handle],
         nvmlDeviceGetComputeRunningProcesses=running.__getitem__,
@@ -55,10 +55,7 @@ def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_oth
     [
         (None, "nvidia-ml-py is not installed"),
         ({"nvmlInit": Mock(side_effect=NvmlError("Driver Not Loaded"))}, "Driver Not Loaded"),
-        (
-            {"nvmlInit": Mock(side_effect=OSError("no libnvidia-ml.so.1")), "NVMLError": None},
-            "no libnvidia-ml.so.1",
-        ),
+        ({"nvmlInit": Mock(side_effect=OSError("no libnvidia.so"))}, "no libnvidia.so"),
         (
             {"nvmlDeviceGetHandleByIndex": fails, "nvmlDeviceGetHandleByUUID": fails},
             "Not Supported",
@@ -84,16 +81,15 @@ def test_a_gpu_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, func
 
 
 def test_no_question_raises_whatever_the_binding_does(monkeypatch):
-    clock = lambda handle, kind: (handle, kind)  # noqa: E731
     broken = Mock(side_effect=OSError("no right to ask"))
     fake_nvml(
         monkeypatch,
         nvmlDeviceGetTemperature=broken,
         nvmlDeviceGetMemoryInfo=fails,
-        nvmlDeviceGetClockInfo=clock,
+        nvmlDeviceGetClockInfo=lambda handle: 1500,
     )
     gpu = NvmlGpu()
-    assert gpu.ask("ClockInfo", 1) == ("handle", 1)
+    assert gpu.ask("ClockInfo", 1) == 1500
     for question in (("Temperature", 0), ("NoSuchThing",), ("ClockInfo",), ("ClockInfo", 1, 2)):
         assert gpu.ask(*question) is None
     assert gpu.used_mib() is None and gpu.reason

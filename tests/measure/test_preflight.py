@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from made_up_nvml import fake_nvml
 from small_training import CPU
 
 from mixed_precision_study.measure import nvml, preflight
@@ -49,7 +50,9 @@ def test_the_preflight_on_the_cpu_says_what_needs_a_gpu(capsys):
     assert [name for name in PRECISIONS if said[name] == "can run here"] == ["fp32", "amp_bf16"]
 
 
-def pretend_gpu(monkeypatch, fp16="passed", native=True, pids=(), blocking="0", **answers):
+def pretend_gpu(
+    monkeypatch, fp16="passed", native=True, pids=(), blocking="0", driver="580.1", **answers
+):
     """Let show_preflight see a made-up RTX 3090; `answers` are what NVML says of it."""
     properties = types.SimpleNamespace(
         name="Made-up RTX", major=8, minor=6, total_memory=24 * 2**30, uuid="ab"
@@ -65,14 +68,17 @@ def pretend_gpu(monkeypatch, fp16="passed", native=True, pids=(), blocking="0", 
         "PowerManagementDefaultLimit": 350_000,
         "ClockInfo": 1395,
     }
-    known |= {
-        "MaxClockInfo": 2100,
-        "CurrentClocksThrottleReasons": 0,
-        "SystemGetDriverVersion": "580.1",
-        **answers,
+    known |= {"MaxClockInfo": 2100, "CurrentClocksThrottleReasons": 0, **answers}
+    functions = {
+        f"nvmlDeviceGet{question}": lambda handle, answer=answer: answer
+        for question, answer in known.items()
     }
-    gpu = types.SimpleNamespace(ask=lambda question, *_: known[question], answer=known.__getitem__)
-    monkeypatch.setattr(preflight, "NvmlGpu", {"ab": gpu}.__getitem__)
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetHandleByUUID={"GPU-ab": "handle"}.__getitem__,
+        nvmlSystemGetDriverVersion=lambda: driver,
+        **functions,
+    )
     before = {
         "used_mib": None if pids is None else 1234.5,
         "pids": None if pids is None else list(pids),
@@ -108,7 +114,7 @@ def test_a_gpu_without_kernels_is_one_sentence_that_names_the_wheel(monkeypatch,
 
 def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, capsys):
     names = ("EnforcedPowerLimit", "PowerManagementDefaultLimit", "ClockInfo", "MaxClockInfo")
-    unknown = dict.fromkeys((*names, "CurrentClocksThrottleReasons", "SystemGetDriverVersion"))
+    unknown = dict.fromkeys((*names, "CurrentClocksThrottleReasons", "driver"))
     pretend_gpu(monkeypatch, pids=None, **unknown)
     _, said, cautions = shown_by(capsys, GPU)
     names = ("driver", "others on the GPU", "SM clock", "power cap", "throttled now")

@@ -27,10 +27,13 @@ def nvmlDeviceGetHandleByUUID(uuid):
 def nvmlDeviceGetClockInfo(handle, kind):
     global clock
     clock += 1
-    return clock if kind == 1 else None
+    return {{("handle", 1): clock}}[handle, kind]
+
+def nvmlDeviceGetTemperature(handle, sensor):
+    return {{("handle", 0): 60}}[handle, sensor] if clock > 1502 else None
 
 def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
-    return 4
+    return {{"handle": 4}}[handle]
 
 def nvmlDeviceGetComputeRunningProcesses(handle):
     return [types.SimpleNamespace(pid=os.getpid())]
@@ -70,7 +73,7 @@ def test_the_sampler_takes_about_ten_samples_a_second_and_ends_with_the_block(sa
     assert [sample["mhz"] for sample in samples] == [
         1501 + number for number in range(len(samples))
     ]
-    assert {(sample["bits"], sample["celsius"]) for sample in samples} == {(4, None)}
+    assert {(sample["bits"], sample["celsius"]) for sample in samples} == {(4, None), (4, 60)}
 
 
 def test_the_sampler_ends_when_its_standard_input_closes(sampler):

@@ -15,15 +15,12 @@ from mixed_precision_study.runner.devices import choose_devices, visible_gpus
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    names = {
-        "nvmlDeviceGetName": lambda index: "Made-up",
-        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}{index}-abc",
-    }
     fake_nvml(
         monkeypatch,
         nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        **names,
+        nvmlDeviceGetHandleByIndex=[0, 1].__getitem__,
+        nvmlDeviceGetName=lambda index: "Made-up",
+        nvmlDeviceGetUUID=lambda index: f"GPU-{index}{index}-abc",
     )
 
 

@@ -13,6 +13,7 @@ import small_training
 import torch
 from conftest import experiment_of
 from small_training import (
+    CPU,
     MODES,
     SCALED,
     Words,
@@ -35,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
-from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
+from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep, DeviceScaler
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.train.step import LossMeter, timed_epoch, warm_up
 
@@ -295,6 +296,19 @@ def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
             loss, hidden = trainer.step(again, hidden)
     assert counter.times == 0
     assert loss.isfinite()
+
+
+def test_the_scaler_of_the_device_has_the_constants_of_pytorchs():
+    """What it says of itself, and what its scale does after as many good steps as growth takes."""
+    ours, theirs = DeviceScaler(2.0**16, True, CPU), torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    assert ours.state_dict() == theirs.state_dict() | {"scale": 2.0**16}
+    scales = []
+    for overflow in [0.0] * theirs.get_growth_interval() + [1.0]:
+        ours.found_inf.fill_(overflow)
+        ours.update()
+        scales.append(ours.get_scale())
+    assert scales[-3:] == [2.0**16, 2.0**17, 2.0**16]
+    assert (ours.skipped.item(), ours.good_steps.item()) == (1, 0)
 
 
 OF_SGD = [
