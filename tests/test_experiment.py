@@ -58,7 +58,7 @@ PACKAGE = "mixed_precision_study.experiment"
         (Unsupported("needs a GPU"), "unsupported", "needs a GPU"),
     ],
 )
-def test_an_exception_becomes_the_status_and_the_notebook_goes_on(error, status, reason, capsys):
+def test_an_exception_becomes_the_status(error, status, reason, capsys):
     record = make_record()
     with guarded(record, "out", CPU):
         raise error
@@ -69,7 +69,7 @@ def test_an_exception_becomes_the_status_and_the_notebook_goes_on(error, status,
 
 
 @pytest.mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
-def test_a_user_error_or_interrupt_ends_the_notebook_without_a_record(error):
+def test_a_user_error_ends_the_notebook_without_a_record(error):
     with pytest.raises(type(error)), guarded(make_record(), "out", CPU):
         raise error
     assert not Path("out").exists()
@@ -95,7 +95,7 @@ def test_no_traceback_keeps_tensors_alive():
         gc.enable()
 
 
-def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch):
+def test_a_run_begins_without_workspaces_and_old_peaks(monkeypatch):
     """A device that is lost when its memory is released costs no record."""
     calls = []
     for name in ("clear_workspaces", "memory.reset_peaks", "describe_environment"):
@@ -213,7 +213,7 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
 
 
-def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatch):
+def test_each_repetition_has_an_order_of_its_own(monkeypatch):
     """A record is there before the next training begins, and knows its place and what ran before
     it.
     """
@@ -251,7 +251,7 @@ def losses_of(precisions):
 
 
 @pytest.mark.slow
-def test_precisions_of_one_process_have_the_losses_of_processes_of_their_own_to_the_bit():
+def test_together_and_alone_have_the_same_losses():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         together, *alone = pool.map(
             losses_of, [["fp32", "amp_bf16"], ["fp32"], ["amp_bf16"]], chunksize=1
@@ -287,7 +287,7 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     assert len(resets) >= 2  # before each
 
 
-def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight():
+def test_after_training_sees_the_model_and_changes_nothing():
     seen, trainers = {}, {}
 
     class Tested(Points):
@@ -309,7 +309,7 @@ def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight(
         assert all(torch.equal(a, b) for a, b in trained)
 
 
-def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
+def test_parameters_may_be_a_namespace_of_ones_own(capsys):
     own = SimpleNamespace(
         **vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3
     )
@@ -355,7 +355,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
 
 
 @pytest.mark.parametrize("repeat", [0, 1])
-def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, monkeypatch):
+def test_the_first_repetition_alone_is_explained_at_the_end(repeat, monkeypatch):
     done = []
 
     def train(self, record, trainer, size):
@@ -377,7 +377,7 @@ def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, 
 EXPLANATION = {name for name, place in records.PLACES.items() if place[-1] in records.EXPLAINING}
 
 
-def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatch):
+def test_an_explanation_leaves_what_was_measured(monkeypatch):
     """It trains a new model a little and judges nothing. What explains it is made up here."""
     asked, tried, explained = [], [], []
 
@@ -427,9 +427,7 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
 @pytest.mark.parametrize(
     ("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)]
 )
-def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_imports(
-    monkeypatch, max_steps, run, reduced
-):
+def test_without_a_gpu_a_notebook_trains_a_little(monkeypatch, max_steps, run, reduced):
     """They do not pass over a later training, also where all cells of a notebook are run once
     more.
     """
@@ -475,9 +473,7 @@ PARTS = {  # and where the reason stands when one fails
         (["count_work"], object(), False),
     ],
 )
-def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(
-    monkeypatch, failing, captured, shown
-):
+def test_a_part_that_fails_leaves_its_reason(monkeypatch, failing, captured, shown):
     """A graph is replayed before steps outside it, and inference is for studies that show it."""
     ran, taken, record = [], [], make_record()
 

@@ -77,7 +77,7 @@ def events_and_ledger():
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_events_add_up_to_the_wall_time_and_the_ledger_to_the_device():
+def test_events_and_ledger_add_up():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         record = types.SimpleNamespace(**pool.apply_async(events_and_ledger).get(timeout=120))
     sums = sum(record.step_ms_all) / 1000 / record.epoch_seconds[0] - 1
@@ -109,7 +109,7 @@ def test_tf32_and_ieee_really_differ():
 
 
 @pytest.mark.alone
-def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
+def test_a_real_out_of_memory_is_recorded_and_freed():
     clear_workspaces()  # those of the tests before, which guarded() frees as well
     release_memory(GPU)
     before = torch.cuda.memory_allocated()
@@ -207,7 +207,7 @@ def make_wide():
 
 
 @pytest.mark.searches
-def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
+def test_a_size_probed_without_a_search_is_searched_later():
     allow_search()
     record = make_record()
     assert probe(record, make_wide, image_batches, 40, GPU)
@@ -222,7 +222,7 @@ def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
     assert seconds[0] > 2 * min(seconds[1:])
 
 
-def test_the_largest_batch_trains_and_half_as_much_again_does_not():
+def test_the_largest_batch_trains_and_a_larger_one_does_not():
     limit_memory(2.0, GPU)
     record = make_record()
     try:
@@ -237,7 +237,7 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
     assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.1 * 1024
 
 
-def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_bounded():
+def test_batches_ahead_are_the_same_and_memory_is_bounded():
     def batches(count=40, size=2**22):
         generator = torch.Generator(GPU).manual_seed(0)
         for _ in range(count):
@@ -386,7 +386,7 @@ def test_steps_are_those_of_eager_mode(precision, options, execution):
 
 
 @pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
-def test_replays_carry_the_hidden_state_and_start_anew_with_an_epoch(precision, execution):
+def test_replays_carry_the_hidden_state(precision, execution):
     supported(precision)
     make = partial(
         graph_trainer,
@@ -414,7 +414,7 @@ def dropping():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 4))
 
 
-def test_dropout_differs_between_replays_and_is_eager_modes_with_the_same_seed():
+def test_dropout_differs_between_replays_as_in_eager_mode():
     def recurrent():
         model = Words("LSTM")
         model.body.dropout = 0.5
@@ -441,7 +441,7 @@ def test_dropout_differs_between_replays_and_is_eager_modes_with_the_same_seed()
 
 
 @pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
-def test_a_replayed_epoch_never_waits_and_gives_the_record_of_an_eager_one(precision, execution):
+def test_a_replayed_epoch_never_waits(precision, execution):
     supported(precision)
     records = []
     for way in ("eager", execution):
@@ -481,7 +481,7 @@ def test_a_replayed_epoch_never_waits_and_gives_the_record_of_an_eager_one(preci
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
+def test_what_cannot_be_captured_is_unsupported():
     def asking(model, batch, hidden):
         loss, hidden = flagged_loss(model, batch, hidden)
         return loss * (1.0 if loss.item() > 0 else 2.0), hidden
@@ -573,7 +573,7 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
         assert record.update_reason is None and 0 <= record.lost_update_fraction <= 1
 
 
-def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_higher():
+def test_a_graphs_peak_is_near_eager_modes():
     peaks = []
     for execution in ("eager", "cuda_graph", "cuda_graph"):
         release_memory(GPU)
@@ -586,7 +586,7 @@ def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_h
     assert peaks[2] == pytest.approx(peaks[1], abs=2)
 
 
-def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
+def test_inference_holds_neither_data_nor_optimizer():
     used = {}
     for precision in ("fp32", "amp_bf16"):
         release_memory(GPU)
@@ -636,7 +636,7 @@ def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monke
 @pytest.mark.slow
 # because ceilings are part of the explanation, and beside others they are not measured
 @pytest.mark.alone
-def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
+def test_a_graphs_peak_is_the_same_after_another_run():
     quick = {
         "dataset": "synthetic",
         "epochs": 1,
@@ -668,7 +668,7 @@ def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_expla
         ("lstm_language_model", {"generate_words": 0}),
     ],
 )
-def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options, precision):
+def test_live_blocks_confirm_the_memory_breakdown(name, options, precision):
     # or its data would count as this one's, and so would workspaces
     for other in (*EXPERIMENTS, "your_model"):
         sys.modules.pop(other, None)
@@ -737,7 +737,7 @@ def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype):
 @pytest.mark.parametrize(
     "execution", [pytest.param("eager", marks=pytest.mark.alone), "compile_cuda_graph"]
 )
-def test_a_transformer_trains_in_fp8_as_in_bf16_and_alone_names_its_kernels_and_knows_its_ceiling(
+def test_a_transformer_trains_in_fp8_as_in_bf16(
     execution,
 ):
     supported("fp8")

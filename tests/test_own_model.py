@@ -113,7 +113,7 @@ def flat(batch):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
+def test_compute_loss_sees_each_batch_as_it_was_given(form):
     batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
     given = [flat(batch) for batch in batches]
     seen = []
@@ -140,7 +140,7 @@ def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
         )
 
 
-def test_an_object_that_can_be_moved_is_moved_and_odd_layouts_have_a_fingerprint_of_their_values():
+def test_odd_objects_are_moved_and_have_fingerprints():
     class Graph:
         def __init__(self, nodes, device="cpu"):
             self.nodes, self.device = nodes, device
@@ -187,7 +187,7 @@ def test_batches_of_every_shape_are_trained_on(execution):
         assert set(sizes[:5]) == {8, 7, 6, 5, 4}  # warm-up begins with one batch of every shape
 
 
-def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more():
+def test_a_graph_leaves_out_a_last_batch_and_refuses_more():
     loader = torch.utils.data.DataLoader(SAMPLES, 32)
     both = compare(
         "left_out",
@@ -340,7 +340,7 @@ class Scaled(torch.nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
-def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weights(precision):
+def test_targets_keep_their_type_and_arguments_are_cast(precision):
     def loss(model, batch, hidden):
         x, y = batch
         assert x.dtype == y.dtype == torch.float32 and torch.equal(y, TARGETS)
@@ -361,7 +361,7 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
+def test_the_notebook_runs_with_any_number_of_steps():
     parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
     for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
         (record,) = run_cells("your_model", "run", **parameters, **given)["records"]
@@ -432,7 +432,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
     assert frames == []  # because a notebook keeps the error, and with it what its frames hold
 
 
-def test_an_error_in_one_precision_is_a_record_and_shows_the_readers_line_first(capsys):
+def test_an_error_in_one_precision_is_a_record(capsys):
     def loss(model, batch):
         return compute_loss(model, batch) if not torch.is_autocast_enabled("cpu") else model.missing
 
@@ -467,7 +467,7 @@ class Noisy:
         return ((torch.randn(4, 16) + random.random(), numpy.random.rand()) for _ in range(3))
 
 
-def test_each_batch_and_each_step_has_the_same_random_numbers_in_every_precision():
+def test_every_precision_has_the_same_random_numbers():
     """Though the model draws others."""
     drawn = {False: [], True: []}
 
@@ -525,9 +525,7 @@ def plain_losses(model, steps, loss, epochs):
 
 @pytest.mark.parametrize("scaler", ["pytorch", "device"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumulation(
-    accumulate, scaler
-):
+def test_the_losses_are_those_of_a_loop(accumulate, scaler):
     batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[
         : 2 if accumulate == 1 else 5
     ]
@@ -547,7 +545,7 @@ def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumu
     assert (exact.steps_per_epoch, exact.samples_per_epoch) == (2, 14 * len(batches))
 
 
-def test_a_hidden_state_a_step_of_ones_own_a_schedule_that_asks_for_more_and_an_evaluation_are_used():
+def test_functions_of_ones_own_are_used():
     rates, begun = [], []
 
     def schedule(step, metrics, steps_per_epoch):

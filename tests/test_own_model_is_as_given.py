@@ -256,7 +256,7 @@ class Hookless:
             weight.sub_(weight.grad, alpha=0.01)
 
 
-def test_an_optimizer_without_hooks_trains_by_a_step_of_ones_own():
+def test_an_optimizer_without_hooks_trains():
     given = usual(
         make_optimizer=Hookless, training_step=functools.partial(training_step), precisions=["fp32"]
     )
@@ -309,7 +309,7 @@ def test_an_optimizer_with_modes_is_in_the_right_one():
 
 
 @pytest.mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
-def test_a_metric_beyond_what_can_be_read_leaves_a_usable_record(value, tmp_path):
+def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     compare("huge", **usual(evaluate=lambda model, batches: value, output_dir=str(tmp_path)))
     records, left_out = read_records(tmp_path)
     used, contradicting = sort_out(records)

@@ -44,7 +44,7 @@ def two_groups(model):
     )
 
 
-def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_execution(tmp_path):
+def test_dict_batches_and_adamw_train_in_every_way(tmp_path):
     given = {
         "make_optimizer": two_groups,
         "schedule": lambda step: 1e-3 / (1 + step / 40),

@@ -100,7 +100,7 @@ def test_what_a_person_means_is_converted(given, value):
     ],
     ids=lambda given: str(given)[:40].encode("ascii", "replace").decode(),
 )
-def test_a_wrong_value_is_named_in_one_sentence_with_what_would_do(wrong, hint):
+def test_a_wrong_value_is_named_in_one_sentence(wrong, hint):
     name = next(iter(wrong))
     owners = [one for one in EXPERIMENTS if wrong.keys() <= DECLARED[one].model_fields.keys()]
     owner = (owners or EXPERIMENTS)[0]
@@ -111,13 +111,13 @@ def test_a_wrong_value_is_named_in_one_sentence_with_what_would_do(wrong, hint):
     assert len(said) < 600 and len(stopped.value._render_traceback_()) == 1
 
 
-def test_timm_models_are_timms_own_though_they_are_read_without_loading_it():
+def test_timm_models_are_timms_own_without_loading_it():
     import timm
 
     assert sorted(parameters.timm_models()) == sorted(timm.list_models())
 
 
-def test_an_output_folder_is_made_and_one_that_cannot_be_written_stops(tmp_path):
+def test_an_output_folder_is_made_or_stops(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="output_dir"):
         own_parameters("own", {"output_dir": str(tmp_path / "file")})
@@ -148,7 +148,7 @@ def namespace(*cells):
         ([CIFAR, f"{ADDED}clip = 3"] * 2, {"clip": 3.0}),  # Run All, twice
     ],
 )
-def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, changed):
+def test_names_count_that_either_cell_assigns(cells, changed):
     given = namespace(*cells)
     settings = check_parameters("cifar_resnet", given)
     assert (
@@ -167,7 +167,7 @@ def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, 
         ([f"%%time\n{CIFAR}"], "parameters cell"),
     ],
 )
-def test_a_misspelt_name_or_a_cell_that_is_not_plain_python_stops(cells, says):
+def test_a_misspelt_name_or_odd_cell_stops(cells, says):
     with pytest.raises(UserError, match=says):
         check_parameters("cifar_resnet", namespace(*cells))
 

@@ -33,7 +33,7 @@ def make(precision="fp32", **facts):
     return records.new_record("cifar_resnet", parameters, precision, facts)
 
 
-def test_the_name_is_readable_and_depends_on_every_parameter_but_the_folders():
+def test_the_name_depends_on_every_parameter_but_the_folders():
     name = records.run_id_of("cifar_resnet", PARAMETERS, "fp32")
     assert name.startswith("cifar_resnet-resnet18-auto-fp32-b128-s0-")
     same = [{"data_dir": "x"}, {"output_dir": "y"}, {"precisions": ["fp32", "tf32"]}]
@@ -55,7 +55,7 @@ def test_the_name_is_readable_and_depends_on_every_parameter_but_the_folders():
     assert "/" not in safe and "-csv-" in safe
 
 
-def test_a_record_is_nested_and_reads_back_without_what_is_too_long(tmp_path):
+def test_a_record_is_nested_and_reads_back(tmp_path):
     record = make(
         status="diverged", train_loss=[1.5, math.nan], chance_metric=math.inf, overflow_steps=[3]
     )
@@ -152,9 +152,7 @@ WRONG = {  # of every other field report/test_odd_records.py tries odd values
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG.items(), ids=lambda one: str(one)[:20])
-def test_a_wrong_field_is_told_by_its_name_and_costs_no_other_record_in_report_and_runner(
-    tmp_path, name, value
-):
+def test_a_wrong_field_is_told_and_costs_no_other_record(tmp_path, name, value):
     good = sound()
     paths = [tmp_path / folder / f"{good['run']['run_id']}.json" for folder in ("bad", "good")]
     for path, one in zip(paths, (changed(good, **{name: value}), good), strict=True):
@@ -195,7 +193,7 @@ def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, end
     assert records.read_run(tmp_path / f"odd.{ending}") is None
 
 
-def test_an_archive_that_unpacks_to_too_much_is_left_out_and_memory_for_one_file_is_taken(tmp_path):
+def test_an_archive_that_unpacks_to_too_much_is_left_out(tmp_path):
     large = b"{}" + b" " * (7 * 2**20)
     for name, count in (("bomb", 20), ("sound", 3)):
         with zipfile.ZipFile(
@@ -239,7 +237,7 @@ def key(precision="fp32", gpu="H200", used="cifar10", **parameters):
     return records.comparison_key(records.flat_record(record))
 
 
-def test_only_equal_conditions_are_compared_and_of_the_data_those_that_were_used():
+def test_only_equal_conditions_are_compared():
     assert key("tf32", seed=3, output_dir="z") == key() == key(dataset="cifar10")
     for other in (
         {"gpu": "T4"},
@@ -333,7 +331,7 @@ def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
     ] * 2
 
 
-def test_records_of_0_3_are_lifted_and_older_ones_get_a_sentence(tmp_path):
+def test_records_of_0_3_are_lifted(tmp_path):
     """The zip holds records as version 0.3 wrote them: four of hosts-h200, which lie there in
     their nested form now.
     """
@@ -355,7 +353,7 @@ def test_records_of_0_3_are_lifted_and_older_ones_get_a_sentence(tmp_path):
     assert "0.2.0" in reason
 
 
-def test_a_result_of_another_version_moves_aside_before_it_is_replaced(tmp_path):
+def test_a_result_of_another_version_moves_aside(tmp_path):
     times = {"status": "ok", "epoch_seconds": [1.0], "peak_allocated_mib": 2.0}
     records.write_record(make(package_version="0.3.0", reason="old", **times), tmp_path)
     path = records.write_record(make(package_version=__version__, **times), tmp_path)

@@ -21,7 +21,7 @@ OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 
 
-def test_there_are_few_files_and_each_folder_has_a_report_and_a_readme():
+def test_there_are_few_files_and_each_folder_has_a_report():
     files = [path for path in OUTPUTS.rglob("*") if path.is_file()]
     assert len(files) <= 200 and sum(path.stat().st_size for path in files) < 20_000_000
     folders = [path.parent for path in OUTPUTS.glob("*/*/README.md")]
@@ -73,7 +73,7 @@ WHOLE += " neighbour-h200 executed-h100 hosts-h200 reference-earlier-h100"
 
 
 @pytest.mark.parametrize("name", WHOLE.split())
-def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name):
+def test_every_run_ended_well_on_real_data(name):
     records, left_out = read_records(results(name))
     assert len(records) >= 10 and left_out == []
     for record in records:
@@ -97,7 +97,7 @@ def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
         assert {name: opened.read(name) for name in opened.namelist()} == {"b/one.json": b"2"}
 
 
-def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow(monkeypatch):
+def test_equal_runs_are_seldom_told_apart(monkeypatch):
     monkeypatch.setattr("equal_runs.MOST_SPLITS", 400)
     groups = equal_runs(records := read_records(results("aa-h100"))[0])
     assert [len(runs) for runs in groups] == [24, 24, 24]

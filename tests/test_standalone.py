@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("how", ["folder", "link"])
-def test_no_notebook_of_a_persons_is_overwritten_and_no_link_is_followed(tmp_path, capsys, how):
+def test_no_notebook_of_a_persons_is_overwritten(tmp_path, capsys, how):
     mine = tmp_path / "your_model.ipynb"
     shutil.copy(NOTEBOOKS / mine.name, mine)
     before = mine.read_bytes()

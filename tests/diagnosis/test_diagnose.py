@@ -143,7 +143,7 @@ def test_the_report_comes_as_soon_as_all_is_known(capsys):
     assert report.mistakes[0].sentence in capsys.readouterr().out
 
 
-def test_start_and_stop_need_no_block_and_a_read_on_a_cpu_waits_for_no_device():
+def test_start_and_stop_need_no_block_and_a_read_waits():
     reports, step = [], plain()[0]
     watch = diagnose(steps=1, on_report=reports.append).start()
     for _ in range(FIRST + 6):
@@ -152,7 +152,7 @@ def test_start_and_stop_need_no_block_and_a_read_on_a_cpu_waits_for_no_device():
     assert rules(reports[0]) == ["waits"] * ON_GPU and ("GPU" in str(reports[0])) == ON_GPU
 
 
-def test_batches_that_run_out_end_a_diagnosis_with_what_it_needs():
+def test_batches_that_run_out_end_a_diagnosis():
     step, batches = plain()[0], iter(range(FIRST + 2))
     report = diagnose(lambda: (next(batches), step()), steps=5, on_report=quiet)
     (sentence,) = report.unseen
@@ -164,7 +164,7 @@ def test_batches_that_run_out_end_a_diagnosis_with_what_it_needs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "watched"), [(4, 0), (40, 4)])
-def test_a_script_is_reported_that_ends_by_an_error_and_takes_warnings_for_errors(steps, watched):
+def test_a_script_that_ends_by_an_error_is_reported(steps, watched):
     code = (
         "import warnings\nfrom diagnosis_cases import clipped_loop\nfrom "
         "mixed_precision_study import diagnose\n"
@@ -291,7 +291,7 @@ def test_the_numbers_of_a_loop_are_those_without_a_diagnosis(compiles):
     assert report.watched == 4 and counters["unique_graphs"] - graphs <= graphs
 
 
-def test_an_error_of_the_loop_comes_through_and_one_of_our_own_does_not(monkeypatch):
+def test_errors_of_the_loop_come_through_and_ours_do_not(monkeypatch):
     with pytest.raises(KeyError), diagnose(on_report=quiet):
         raise KeyError("from the loop")
     with diagnose(steps=1, on_report=lambda report: 1 / 0) as report:
@@ -321,7 +321,7 @@ def test_each_of_several_optimizers_and_scalers_is_watched():
     assert [len(scales) for scales in report.scales] == [4, 4] and rules(report) == ["scale falls"]
 
 
-def test_a_loop_under_a_profiler_of_its_own_is_not_profiled_and_runs():
+def test_a_loop_under_a_profiler_of_its_own_runs():
     for own in (profile(activities=[ProfilerActivity.CPU]), cProfile.Profile()):
         with diagnose(steps=1, on_report=quiet) as report, own:
             clipped_loop(FIRST + 17)
@@ -454,7 +454,7 @@ def flops_of_training(model, shape, optimizer=sgd):
     return diagnose(step, steps=1, on_report=quiet), step
 
 
-def test_an_lstm_is_not_counted_nor_are_an_optimizer_s_own_products():
+def test_an_lstm_and_an_optimizer_s_products_are_not_counted():
     report, _ = flops_of_training(torch.nn.LSTM(24, 64, 2), (10, 2, 24))
     assert report.uncounted and not any("products" in sentence for sentence in facts(report))
     muon = partial(torch.optim.Muon, lr=1e-3)
@@ -512,7 +512,7 @@ def test_waiting_for_data_is_measured():
     assert 0.5 < report.data_wait_fraction <= 1
 
 
-def test_a_timed_step_costs_less_than_2_percent_of_2_milliseconds():
+def test_a_timed_step_costs_less_than_2_percent():
     watch = Watch(10_000, None, quiet, by_hand=False, after=0)
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])

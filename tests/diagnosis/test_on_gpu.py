@@ -105,7 +105,7 @@ def test_gradscaler_s_own_wait_is_no_mistake():
         assert rules(report) == [] and report.reads == []
 
 
-def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
+def test_a_wait_of_pytorchs_average_is_no_mistake():
     """PyTorch pull request 157705:
 
     AveragedModel uploads its count in each step, which waits for the GPU.

@@ -46,9 +46,7 @@ FIRST, SECOND, THIRD = 4 * 16 * 24, 4 * 24 * 8, 4 * 8 * 8
         ([9, 1000, 1000, 5000], 5000, THIRD + SECOND),
     ],
 )
-def test_the_gradients_alive_at_the_peak_are_found_and_afterwards_nothing_is_watched(
-    monkeypatch, peaks, updated, alive
-):
+def test_gradients_alive_at_the_peak_are_found(monkeypatch, peaks, updated, alive):
     trainer = make_trainer()
     reads = pretend_allocator(monkeypatch, trainer, peaks, updated)
     with watched_memory(trainer) as seen:

@@ -39,7 +39,7 @@ def answer(record):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_rules_are_right_on_what_an_h200_measured_with_parameters_that_the_notebook_still_takes(
+def test_the_rules_are_right_on_what_an_h200_measured(
     name,
 ):
     record = made_up() | json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))

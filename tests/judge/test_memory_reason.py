@@ -52,7 +52,7 @@ def test_the_largest_part_is_the_reason(before, after, words):
     assert verdict(run("amp_fp16", *after), run("fp32", *before), gained()).endswith(f"; {reason}.")
 
 
-def test_there_is_none_where_memory_went_down_or_the_parts_are_not_known():
+def test_there_is_none_where_memory_went_down():
     half = run("amp_fp16", 10, 10, 10, 170)
     assert memory_reason(half, run("fp32", 10, 10, 10, 340)) is None
     tf32 = run("tf32", 100, 100, 200, 40)

@@ -89,7 +89,7 @@ def ends(precision, *last, **fields):
 @pytest.mark.parametrize(
     ("precision", "more"), [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")]
 )
-def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, more):
+def test_a_mode_without_fp32_weights_loses_quality(precision, more):
     lost = f"its accuracy ends at 0.897, not 0.9{more}"
     pair = ends(precision, 0.897)[0], ends("fp32", 0.9)[0]
     assert quality_lost(pair[:1], pair[1:]) == paired_ratio([pair])["lost"] == lost
@@ -108,7 +108,7 @@ def test_perplexity_is_lost_upwards():
     assert quality_lost(ends("bf16_true", 120.0, **WORDS), base) is None
 
 
-def test_other_precisions_lose_quality_beyond_the_scatter_of_three_seeds():
+def test_other_precisions_lose_quality_beyond_the_scatter():
     assert quality_lost(ends("amp_fp16", 0.85), ends("fp32", 0.9)) is None
     assert quality_lost(ends("amp_fp16", 0.85, 0.86, 0.87), ends("fp32", 0.90, 0.91, 0.92))
     assert quality_lost(ends("amp_fp16", 0.90, 0.86, 0.93), ends("fp32", 0.90, 0.91, 0.92)) is None
@@ -137,9 +137,7 @@ GOES_ON = [1.8, 0.7, 0.6, 0.65]
         ([1.8, 0.65], False),  # two epochs tell nothing
     ],
 )
-def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_falls(
-    loss, has_trained
-):
+def test_a_metric_that_jumped_last_is_no_divergence(loss, has_trained):
     own = flat("tf32", **STEPS, **NOISY, train_loss=loss)
     base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
     own, base = own | {"run_id": "own", "precision": "tf32"}, base | {"run_id": "base"}
@@ -177,7 +175,7 @@ def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
     assert all(found.values())
 
 
-def test_runs_are_judged_by_fp32_and_by_others_only_where_these_clearly_learned():
+def test_runs_are_judged_by_fp32_and_by_those_that_learned():
     def found(fp32, tf32):
         runs = [
             run("fp32", [fp32]) | {"precision": "fp32"},

@@ -68,7 +68,7 @@ def test_judge(speedup, word):
 
 
 @pytest.mark.parametrize("status", NOT_OK)
-def test_a_run_that_did_not_end_well_says_why_and_one_without_its_baseline_what_limits_it(status):
+def test_a_run_that_did_not_end_well_says_why(status):
     for device in ("cuda", "cpu"):
         fields = {"status": status, "epoch_seconds": [], "device_type": device}
         text = verdict(flat(**fields, reason="the reason"), flat("fp32"), None)
@@ -144,9 +144,7 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
         ({"device_type": "cpu"}, {"device_type": "cpu"}, gained(), "amp_fp16 ", ["CPU"], 1),
     ],
 )
-def test_a_sentence_holds_what_is_known_and_calls_faster_only_what_is(
-    own, base, speedup, begins, holds, sentences
-):
+def test_a_sentence_holds_what_is_known(own, base, speedup, begins, holds, sentences):
     runs = profiled() | own, FP32 | base
     text = verdict(*runs, speedup)
     on_gpu = "device_type" not in own

@@ -42,9 +42,7 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
     ("values", "joules"),
     [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)],
 )
-def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_counts(
-    monkeypatch, values, joules
-):
+def test_watched_adds_samples_and_counted_joules(monkeypatch, values, joules):
     within = []
 
     @contextlib.contextmanager
@@ -90,7 +88,7 @@ def summarised(*parts):
     return record
 
 
-def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are_over_all_parts():
+def test_energy_is_the_counters_and_extremes_are_of_all_parts():
     first = [sample(mhz=1000, celsius=40), sample(mhz=1200, celsius=70)]
     record = summarised(part(2.0, 300.0, *first), part(3.0, 200.0, sample(mhz=1980, celsius=None)))
     assert (record.energy_joules, record.energy_source, record.energy_reason) == (
@@ -107,7 +105,7 @@ def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are
     )
 
 
-def test_what_the_gpu_did_not_say_is_null_and_without_samples_there_is_a_reason():
+def test_what_the_gpu_did_not_say_is_null():
     nothing = [sample(mhz=None, celsius=None, bits=None, pids=None) for _ in range(3)]
     record = summarised(part(2.0, 300.0), part(4.0, None, *nothing))
     assert (record.card_samples, record.throttle_fractions) == (3, [])

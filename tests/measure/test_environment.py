@@ -24,7 +24,7 @@ from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import flat_record
 
 
-def test_missing_packages_are_installed_on_colab_and_elsewhere_named_with_the_command(monkeypatch):
+def test_missing_packages_are_installed_or_named(monkeypatch):
     monkeypatch.setitem(packages.NAMES_FOR_PIP, "no_such_module", "x")
     called, modules = [], ["no_such_module", "torch", "none_either"]
     with pytest.raises(UserError, match="pip install x none_either"):
@@ -113,7 +113,7 @@ def test_a_gpu_is_described_by_pytorch_and_its_driver(monkeypatch):
     assert (record.driver_version, *clocks) == ("580.1", 1500, 1980)
 
 
-def test_a_gpu_from_run_all_that_pytorch_cannot_use_and_an_old_pytorch_stop_the_run(monkeypatch):
+def test_a_gpu_that_pytorch_cannot_use_stops_the_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     monkeypatch.delenv(RUNNER_ENV, raising=False)
@@ -126,9 +126,7 @@ def test_a_gpu_from_run_all_that_pytorch_cannot_use_and_an_old_pytorch_stop_the_
         choose_device()
 
 
-def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(
-    tmp_path, monkeypatch
-):
+def test_the_hash_covers_the_notebook_and_what_measures(tmp_path, monkeypatch):
     """A text cell may be tagged like the parameters."""
     cells = [
         {

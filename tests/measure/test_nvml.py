@@ -15,9 +15,7 @@ def memory_of(mib):
 
 
 @pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
-def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_for_memory(
-    monkeypatch, uuid
-):
+def test_a_gpu_is_found_by_its_uuid(monkeypatch, uuid):
     module = fake_nvml(
         monkeypatch,
         nvmlSystemGetCudaDriverVersion=lambda: 12080,
@@ -28,7 +26,7 @@ def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_
     assert (used_mib(uuid), nvml.cuda_of_driver()) == (3, 12)
 
 
-def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch):
+def test_what_a_gpu_held_before_is_found_by_its_uuid(monkeypatch):
     memory, running = [memory_of(700), memory_of(5)], [[types.SimpleNamespace(pid=8)], []]
     module = fake_nvml(
         monkeypatch,

@@ -86,7 +86,7 @@ def pretend_gpu(
     monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {"ab": before})
 
 
-def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatch, capsys):
+def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
     fields, said, cautions = shown_by(capsys, GPU)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
@@ -105,7 +105,7 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
 @pytest.mark.parametrize(
     ("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)]
 )
-def test_a_gpu_without_kernels_is_one_sentence_that_names_the_wheel(monkeypatch, message, kind):
+def test_a_gpu_without_kernels_is_one_sentence(monkeypatch, message, kind):
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(preflight, "check_fp16", Mock(side_effect=RuntimeError(message)))
     with pytest.raises(kind, match=r"Made-up RTX.*cu126" if kind is UserError else message):
@@ -136,7 +136,7 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
     assert warning in line
 
 
-def test_a_throttled_gpu_and_modes_that_it_cannot_run_are_said_with_the_reason(monkeypatch, capsys):
+def test_a_throttled_gpu_and_refused_modes_are_said(monkeypatch, capsys):
     wrong = "a convolution is wrong"
     pretend_gpu(
         monkeypatch, CurrentClocksThrottleReasons=0x4 | 0x40 | 0x1, fp16=wrong, native=False

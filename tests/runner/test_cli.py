@@ -44,9 +44,7 @@ def suite(tmp_path_factory):
     return write_suite(place, STUDIES)
 
 
-def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(
-    suite, tmp_path, capsys, monkeypatch
-):
+def test_a_second_start_executes_nothing(suite, tmp_path, capsys, monkeypatch):
     """Its runs end well, fail, and fail after their record.
 
     A dry run names what is not finished.
@@ -124,9 +122,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
     ("source", "drawn"),
     [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
 )
-def test_a_report_is_drawn_and_one_that_hangs_or_breaks_is_stopped(
-    tmp_path, monkeypatch, source, drawn
-):
+def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.1 if "sleep" in source else 3600)
     (tmp_path / "logs").mkdir()
     write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', source)
@@ -177,9 +173,7 @@ def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_pytorch(
-    capsys, monkeypatch, tmp_path
-):
+def test_listing_names_what_is_asked_for_without_pytorch(capsys, monkeypatch, tmp_path):
     """With the notebooks of the suite, in seconds that leave no room for it; timm would load
     PyTorch.
     """
@@ -224,9 +218,7 @@ def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
     assert main(suite, "one", "--dry-run", "-p", "csv_path", "my.csv") == 0
 
 
-def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(
-    suite, tmp_path, capsys, monkeypatch
-):
+def test_a_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch):
     """Its lock is another user's, the file system knows none, another run_all.py holds it, or it
     is a mount point.
     """

@@ -67,9 +67,7 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
     ("cuda", "driver", "usable"),
     [("'12.6'", 12, True), ("'13.2'", 12, False), ("'13.2'", None, True), ("None", 13, False)],
 )
-def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(
-    monkeypatch, tmp_path, cuda, driver, usable
-):
+def test_a_pytorch_that_cannot_use_the_gpu_is_refused(monkeypatch, tmp_path, cuda, driver, usable):
     monkeypatch.setattr(devices.nvml, "cuda_of_driver", lambda: driver)
     (tmp_path / "version.py").write_text(
         f"from typing import Optional\ncuda: Optional[str] = {cuda}\n"

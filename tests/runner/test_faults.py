@@ -208,7 +208,7 @@ def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending)
 
 
 @pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
-def test_a_foreign_environment_that_names_the_folder_stops_no_start(suite, tmp_path, given):
+def test_a_foreign_environment_stops_no_start(suite, tmp_path, given):
     variables = {"FOLDER": str(tmp_path / "out"), **given}
     environment = {
         **os.environ,
@@ -322,7 +322,7 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, signals, go, miss
     complete(suite, tmp_path, missing)
 
 
-def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, tmp_path):
+def test_folder_in_use_is_refused_and_a_copy_is_not(suite, tmp_path):
     with started(suite, tmp_path) as (runner, output):
         for words in ((), ("--fresh",)):
             refused = call(suite, "wait", "--output-dir", output, *words)
@@ -344,7 +344,7 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
         assert_whole(folder, 4)
 
 
-def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_ones(suite, tmp_path):
+def test_folder_that_is_removed_is_the_second_ones(suite, tmp_path):
     with started(suite, tmp_path) as (first, output):
         shutil.rmtree(output)
         for mark in sorted(tmp_path.glob("begun-*")):
@@ -360,7 +360,7 @@ def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_one
     assert_whole(output, 4)
 
 
-def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite, tmp_path, light):
+def test_odd_files_are_not_waited_for_and_not_followed(suite, tmp_path, light):
     """A folder in its place ends the batch, but is left alone."""
     output, precious = tmp_path / "out", tmp_path / "precious"
     precious.write_text("mine")
@@ -413,7 +413,7 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path, disk):
     assert_whole(disk / "out", 2)
 
 
-def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path):
+def test_code_that_is_edited_makes_no_record_that_counts(tmp_path):
     """The notebook is edited, then half saved, then a module of the package is edited."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(
@@ -479,9 +479,7 @@ def gpus(monkeypatch, tmp_path):
     return place
 
 
-def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(
-    suite, tmp_path, gpus, light
-):
+def test_what_a_lost_gpu_should_run_goes_to_another(suite, tmp_path, gpus, light):
     gpus(2)
     words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     assert main(suite, "one_gpu", *words) == 1

@@ -42,7 +42,7 @@ def test_a_record_that_cannot_count_is_made_again(one_run):
     assert unfinished([one_run]) == [one_run]
 
 
-def test_records_of_other_code_are_set_aside_and_never_overwritten(one_run, tmp_path, monkeypatch):
+def test_records_of_other_code_are_set_aside(one_run, tmp_path, monkeypatch):
     """Those of the same notebook, too, that are not asked for: the report would compare them
     with the new ones.
     """
@@ -94,9 +94,7 @@ def test_runs_on_other_data_are_made_again(tmp_path):
 @pytest.mark.parametrize(
     ("devices", "uuid", "whole"), [(GPUS[:1], "0", False), (GPUS[:1], "9", True), (GPUS, "0", True)]
 )
-def test_a_repetition_that_may_have_begun_on_another_gpu_is_made_again_whole(
-    tmp_path, devices, uuid, whole
-):
+def test_a_repetition_of_another_gpu_is_made_again_whole(tmp_path, devices, uuid, whole):
     entry = {
         "notebook": "cifar_resnet",
         "parameters": {"precisions": ["fp32", "tf32"]},

@@ -143,7 +143,7 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     assert not list(cluster[2].glob("ray-*"))
 
 
-def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tmp_path, cluster):
+def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster):
     with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
         (cluster[2] / "data" / "go").touch()
         said, _ = runner.communicate(timeout=120)

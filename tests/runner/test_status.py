@@ -98,7 +98,7 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
         ({"synthetic": True, "parameters": {"dataset": "auto"}}, True),
     ],
 )
-def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(ended, fields, named):
+def test_what_makes_a_run_doubtful_is_said(ended, fields, named):
     record, comparison = ended("fp32", **fields)
     (line,) = table([comparison]).splitlines()
     assert ("Caution" in in_words(record), "Caution" in line) == (named, named)
@@ -121,7 +121,7 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
         ("é \n\t", "é \n\t"),
     ],
 )
-def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, given, left):
+def test_what_a_terminal_would_obey_is_not_printed(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):
         say(f"a{given}b")

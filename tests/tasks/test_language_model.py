@@ -37,7 +37,7 @@ def compute_loss(network, words, following):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_kind_sees_later_words_and_padding_words_have_no_probability_and_learn_nothing(kind):
+def test_no_kind_sees_later_words_or_learns_from_padding(kind):
     network, text = make(kind).eval(), torch.randint(WORDS, (6, 3))
     changed = text.clone()
     changed[3, 1] = (changed[3, 1] + 1) % WORDS
@@ -94,9 +94,7 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
 @pytest.mark.parametrize(
     ("vocabulary", "first"), [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)]
 )
-def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last_bptt_words(
-    hidden, lengths, vocabulary, first
-):
+def test_writing_reads_one_word_with_a_state(hidden, lengths, vocabulary, first):
     seen = []
 
     def network(words, given):
@@ -144,7 +142,7 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
 
 
 @pytest.mark.slow
-def test_the_transformer_is_one_graph_and_its_layers_have_at_most_the_dropout_of_torch():
+def test_the_transformer_is_one_graph_with_little_dropout():
     network, text = make("transformer", 0.2), torch.randint(WORDS, (5, 3))
     compiled = torch.compile(network, backend="eager", fullgraph=True)  # a break would raise
     torch.manual_seed(1)

@@ -82,7 +82,7 @@ def adamw(weights):
     ],
 )
 @pytest.mark.parametrize("precision", MODES)
-def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(precision, options):
+def test_a_graph_trains_as_eager_mode_with_skipped_steps(precision, options):
     eager, captured = pair(precision, **options)
     device = make_trainer(precision, "eager", scaler="device", **options)
     for trainer in (eager, captured, device):
@@ -148,9 +148,7 @@ def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
 @pytest.mark.parametrize(
     ("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
 )
-def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(
-    precision, execution, skipped, scale
-):
+def test_a_scale_that_still_falls_is_not_kept(precision, execution, skipped, scale):
     """A hidden state that is no longer finite makes every step overflow, and the scale then
     means nothing.
     """
@@ -164,7 +162,7 @@ def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_the_hidden_state_goes_from_step_to_step_starts_anew_and_may_come_from_elsewhere(kind):
+def test_the_hidden_state_goes_from_step_to_step(kind):
     options = {"lr": 0.5, "clip": 0.25}
     eager, captured = (
         sgd_trainer(Words(kind), "fp32", word_loss, execution=way, **options)
@@ -227,9 +225,7 @@ def nested(seed=1, name="same", **more):
         (nested(packed=PACKED[1]), r"batch\['packed'\]\.batch_sizes"),
     ],
 )
-def test_a_nest_is_trained_on_as_in_eager_mode_and_what_a_graph_cannot_take_is_refused_by_name(
-    second, named
-):
+def test_a_nest_is_trained_on_and_another_is_refused(second, named):
     eager, captured = pair("fp32", loss=nested_loss)
     states, places = (None, None), set()
     for seed in range(3):
@@ -365,7 +361,7 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
 
 @pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_several_groups_train_as_with_torch_and_frozen_weights_keep_nothing(kind, precision):
+def test_several_groups_train_as_with_torch(kind, precision):
     def make_optimizer(model):
         _, *weights = model.parameters()
         groups = [
@@ -466,7 +462,7 @@ def device(monkeypatch):
     return types.SimpleNamespace(calls=calls, steps=steps)
 
 
-def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(device, monkeypatch):
+def test_a_step_is_captured_and_replayed(device, monkeypatch):
     for _ in range(6):
         device.steps.step(torch.ones(2), None)
     assert device.calls == ["step"] * 3 + ["before", "capture", "step"] + ["replay"] * 3

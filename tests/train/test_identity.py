@@ -125,7 +125,7 @@ def test_numbers_that_only_repeat_a_training_do_not_count():
     assert made(0, 0, 8) == made(5, 2, 8) != made(0, 0, 9)
 
 
-def test_the_order_of_a_set_which_processes_differ_in_does_not_count(tmp_path):
+def test_the_order_of_a_set_does_not_count(tmp_path):
     text = "f = lambda model, batch: model(batch) in {%s}\n"
     sources = [text % members for members in ("0, 8", "8, 0", "1, 8")]
     found = [
@@ -142,9 +142,7 @@ NESTED = (
 
 
 @pytest.mark.parametrize("has_source", [True, False])
-def test_what_an_inner_function_names_counts_and_what_it_says_of_itself_does_not(
-    tmp_path, has_source
-):
+def test_what_an_inner_function_names_counts(tmp_path, has_source):
     def made(words, known):
         names = {"helper": known}
         if has_source:

@@ -156,9 +156,7 @@ def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
         *((name, 0.5, (None, None), None) for name in ("fp32", "amp_bf16")),
     ],
 )
-def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_without_a_search(
-    monkeypatch, precision, last, lost, reason
-):
+def test_lost_gradients_are_measured_with_either_scale(monkeypatch, precision, last, lost, reason):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = []
 

@@ -35,7 +35,7 @@ TYPES = {"o2_fp16": torch.float16, "o3_fp16": torch.float16, "bf16_true": torch.
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("precision", MODES)
-def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision, keep):
+def test_parts_have_the_types_of_the_mode(precision, keep):
     trainer = make_trainer(precision, keep_batchnorm_fp32=keep)
     convolution, norm, linear = trainer.network[0], trainer.network[1], trainer.network[5]
     wanted = TYPES.get(precision, torch.float32)
@@ -51,7 +51,7 @@ def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision, ke
 
 
 @pytest.mark.parametrize("precision", MODES)
-def test_a_model_of_another_type_is_cast_with_its_arguments_but_for_complex_weights(precision):
+def test_a_model_of_another_type_is_cast(precision):
     network = torch.nn.Linear(4, 1, dtype=torch.float64)  # which is cast in every mode
     network.spectrum = torch.nn.Parameter(torch.ones(4, dtype=torch.cfloat))
     network.register_buffer("phase", torch.ones(4, dtype=torch.cfloat))
