@@ -112,6 +112,7 @@ def flat(batch):
     ]
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("form", FORMS)
 def test_compute_loss_sees_each_batch_as_it_was_given(form):
     batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
@@ -379,6 +380,7 @@ ONE = torch.nn.Linear(16, 1)
 OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     ("says", "changed"),
     [
@@ -523,6 +525,7 @@ def plain_losses(model, steps, loss, epochs):
     ]
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("scaler", ["pytorch", "device"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_losses_are_those_of_a_loop(accumulate, scaler):

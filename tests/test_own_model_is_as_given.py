@@ -56,6 +56,7 @@ MODES = {
 COMPILED = pytest.param("compile", marks=pytest.mark.slow)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("execution", ["eager", COMPILED])
 @pytest.mark.parametrize("kind", MODES)
 def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
@@ -110,6 +111,7 @@ SETTERS = {
 }
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("name", SETTERS)
 def test_a_switch_that_a_training_sets_makes_it_fail(name):
     def setting(*given):
@@ -142,6 +144,7 @@ class Reading:
         return iter(BATCHES)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("place", ["model", "optimizer", "optimizer's step", "batches", "evaluate"])
 def test_a_switch_is_seen_wherever_it_is_set(place):
     seen = set()
@@ -199,6 +202,7 @@ def holds_itself():
 RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layout=torch.jagged)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     ("says", "changed"),
     [
@@ -308,6 +312,7 @@ def test_an_optimizer_with_modes_is_in_the_right_one():
     assert all(abs(mean) < 0.5 for mean in means)  # without the 1 that is added for training
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
 def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     compare("huge", **usual(evaluate=lambda model, batches: value, output_dir=str(tmp_path)))
@@ -372,6 +377,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", OTHERS)
 def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
@@ -382,6 +388,7 @@ def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     assert {record["status"] for record in read_records(tmp_path)[0]} == {"failed"}
 
 
+@pytest.mark.any_python
 def test_evaluations_of_other_batches_are_no_result():
     class Shrinking(Changing):
         pass
@@ -391,6 +398,7 @@ def test_evaluations_of_other_batches_are_no_result():
             compare("shrinking", **usual(evaluate=error, eval_batches=batches))
 
 
+@pytest.mark.any_python
 def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
     texts = [torch.ones(length, 16) * length for length in (3, 5, 7, 9, 11, 13)]
 
@@ -423,6 +431,7 @@ class Movable:
         return self
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     "form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"]
 )

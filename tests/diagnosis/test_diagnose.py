@@ -87,6 +87,7 @@ def report_of(case, steps):
     return report
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_named_and_no_other(name):
     rule, case = MISTAKES[name]
@@ -98,6 +99,7 @@ def test_a_mistake_is_named_and_no_other(name):
     )
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_step_has_none(name):
     report = report_of(SOUND[name], steps=3)
@@ -115,6 +117,7 @@ def bits_of(case, watched):
     return getattr(step, "weights", [])
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     "name", ["SAM", "checkpointed", "checkpointed, reentrant", "fused", "cached, dot", "Kahan"]
 )
@@ -426,6 +429,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_flops_are_those_that_pytorch_counts(name):
     model, shape = NETWORKS[name]()

@@ -72,6 +72,7 @@ def adamw(weights):
     return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     "options",
     [

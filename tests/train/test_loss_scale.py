@@ -26,6 +26,7 @@ def made_trainer(scaler, fixed_scale=None):
     return types.SimpleNamespace(scaler=scaler, fixed_scale=fixed_scale, steps=0)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     ("interval", "growth", "backoff", "share"),  # the last only falls, until fp32 ends at 2^-149
