@@ -162,6 +162,9 @@ def test_seeds_of_one_process_are_no_processes():
     assert found["ratio"] == pytest.approx(
         2 / math.prod(1 + seed / 1000 for seed in range(5)) ** 0.2
     )
+
+
+def test_seeds_of_several_processes_are_one_mean_each():
     pairs = [
         *seeds_of("a", "b", range(2)),
         *seeds_of("c", "d", (2, 3)),

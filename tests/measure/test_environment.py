@@ -40,26 +40,30 @@ def test_missing_packages_are_installed_or_named(monkeypatch):
             require_packages(modules)
 
 
-def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_path):
+def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch):
+    monkeypatch.setattr(environment, "version", Mock(side_effect=PackageNotFoundError("timm")))
+    record = make_record()
+    describe_environment(record, CPU)
+    assert (record.commit, record.host_cpu) == (commit.suite_commit(), environment.cpu_model())
+    assert (record.timm_version, record.torch_version) == (None, torch.__version__)
+    assert (record.device_type, record.gpu_name) == ("cpu", None)
+    assert record.host_cores and record.python_version and record.package_version
+    assert re.fullmatch("[0-9a-f]{12}", record.host_id)
+    assert platform.node() not in json.dumps(flat_record(record))
+
+
+def test_the_commit_is_that_of_the_clone_or_the_runners(monkeypatch, tmp_path):
+    monkeypatch.setattr("mixed_precision_study.store.commit.ROOT", tmp_path)  # in no clone
+    assert commit.suite_commit() is None
+    monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")  # from the runner
+    assert commit.suite_commit() == "abc"
+
+
+def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
     def identity():
         environment.host_identity.cache_clear()
         return environment.host_identity()
 
-    monkeypatch.setattr(environment, "version", Mock(side_effect=PackageNotFoundError("timm")))
-    record = make_record()
-    describe_environment(record, CPU)
-    assert record.commit == commit.suite_commit()
-    # the package lies in no clone
-    monkeypatch.setattr("mixed_precision_study.store.commit.ROOT", tmp_path)
-    assert commit.suite_commit() is None
-    monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")  # from the runner
-    assert commit.suite_commit() == "abc"
-    assert (record.timm_version, record.torch_version) == (None, torch.__version__)
-    assert (record.device_type, record.gpu_name) == ("cpu", None)
-    assert record.host_cores and record.python_version and record.package_version
-    assert record.host_cpu == environment.cpu_model()
-    assert re.fullmatch("[0-9a-f]{12}", record.host_id)
-    assert platform.node() not in json.dumps(flat_record(record))
     found = {identity()}
     monkeypatch.setattr(platform, "node", lambda: "another")
     found.add(identity())

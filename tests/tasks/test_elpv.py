@@ -160,6 +160,11 @@ def test_both_loaders_give_the_same_held_out_batches():
     assert workers.fingerprint == data.fingerprint
     pixels, labels = next(workers.train_batches(0, torch.float16, 4))
     assert (pixels.shape, pixels.dtype, labels.shape) == ((4, 3, 32, 48), torch.float16, (4,))
+
+
+def test_held_out_images_are_normalised_in_either_layout():
+    data = load()
+    held_out = data.eval_batches(torch.float32, 5)
     pixels, labels = (torch.cat(parts) for parts in zip(*held_out, strict=True))
     assert torch.equal(labels, data.labels[data.held_out])
     for number, index in enumerate(data.held_out[:3].tolist()):

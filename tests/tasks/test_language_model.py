@@ -37,7 +37,7 @@ def compute_loss(network, words, following):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_kind_sees_later_words_or_learns_from_padding(kind):
+def test_no_kind_sees_later_words(kind):
     network, text = make(kind).eval(), torch.randint(WORDS, (6, 3))
     changed = text.clone()
     changed[3, 1] = (changed[3, 1] + 1) % WORDS
@@ -46,6 +46,12 @@ def test_no_kind_sees_later_words_or_learns_from_padding(kind):
     assert before[:3].equal(after[:3])
     assert not before[3:, 1].allclose(after[3:, 1])  # but what comes then depends on it
     assert before[:, [0, 2]].allclose(after[:, [0, 2]])  # and other columns do not
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_has_no_probability_and_learns_nothing(kind):
+    network, text = make(kind).eval(), torch.randint(WORDS, (6, 3))
+    before = network(text[:5])[0]
     assert before.softmax(-1)[..., WORDS:].max() == 0
     loss = compute_loss(network, text[:5], text[1:])
     exact = functional.cross_entropy(before[..., :WORDS].flatten(0, 1), text[1:].flatten())
@@ -76,16 +82,20 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
         # a following repetition draws what it would have drawn
         assert torch.get_rng_state().equal(state)
         other = writing(30, seed=1)(network)
-        assert writing(0)(network) == []
-        # a low one writes likely words
-        assert len(set(writing(30, temperature=1e-9)(network))) < len(set(first))
-        network.decoder.bias[3] = math.nan
-        assert write(network) == []  # a model that is not finite writes no more
-    assert first == second
-    assert first != other
+    assert first == second != other
     assert len(first) == len(other) == 30
     assert set(first + other) <= set(load()[1].vocabulary)
     assert len(set(first)) > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_low_temperature_writes_likely_words_and_no_number_none(kind):
+    network, write = make(kind).eval(), writing(30)
+    with torch.no_grad():
+        assert len(set(writing(30, temperature=1e-9)(network))) < len(set(write(network)))
+        assert writing(0)(network) == []
+        network.decoder.bias[3] = math.nan
+        assert write(network) == []  # a model that is not finite writes no more
 
 
 @pytest.mark.parametrize(

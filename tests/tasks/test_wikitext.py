@@ -31,6 +31,10 @@ def test_text_becomes_columns_and_segments_of_one_shape(rows):
     assert len(batches) == data.steps_per_epoch(4) == (rows - 1) // 5
     assert {tuple(part.shape) for batch in batches for part in batch} == {(5, 4)}
     assert all(torch.equal(words + 1, following) for words, following in batches)
+
+
+def test_an_epoch_has_the_segments_that_are_asked_for():
+    data = load()
     with pytest.raises(UserError, match=r"20 words.* 4 columns"):
         data.in_columns(torch.arange(20), 4)
     short = load(max_steps=3, bptt=6)

@@ -101,14 +101,16 @@ def test_a_probe_trains_a_few_steps_without_a_search(monkeypatch, search):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
     record, made = make_record(), [Counting(), Counting()]
-    assert probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
-    assert not probe(record, lambda: made[1], zeros, 65, CPU)
+    fits = probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
+    assert (fits, probe(record, lambda: made[1], zeros, 65, CPU)) == (True, False)
     assert made[0].steps > 5 > made[1].steps == 0
     (size, status, peak, speed), (_, oom, _, no_speed) = record.batch_probes
     assert (size, status, peak, oom, no_speed) == (64, "ok", None, "oom", None)
     assert speed > 0
-    assert made[0].seen == {(search is not None, search is None)}
-    assert record.search_reason == (None if search is None else "no GPU")
+    assert (made[0].seen, record.search_reason) == (
+        {(search is not None, search is None)},
+        None if search is None else "no GPU",
+    )
     with pytest.raises(ValueError, match="no such model"):
         probe(make_record(), fail, zeros, 8, CPU, 1, search)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
