@@ -177,39 +177,32 @@ def make_experiment(data=None, make=make_model, loss=point_loss, **options):
 
 
 def test_a_fourth_experiment_leaves_a_record_of_each_precision():
-    first, second = make_experiment().run()
-    assert [first.precision, second.precision] == ["fp32", "amp_bf16"]
-    for record in (first, second):
-        assert (record.status, record.reason) == ("ok", None)
-        assert (record.notebook, record.steps_per_epoch, record.samples_per_epoch) == (
-            "points",
-            4,
-            64,
-        )
-        assert (record.metric_name, record.metric_better, record.chance_metric) == (
-            "accuracy",
-            "higher",
-            0.5,
-        )
-        assert (record.dataset_used, record.sample_unit, record.batch_size_used) == (
-            "points",
-            "points",
-            16,
-        )
-        assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
-        assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
-        assert record.test_metric is None
-        assert {
-            getattr(record, f"{part}_reason")
-            for part in ("inference", "profile", "limit", "ledger")
-        } == {"no GPU"}
-    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
-    assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
+    told = {"status": "ok", "reason": None, "notebook": "points", "test_metric": None}
+    told |= {"steps_per_epoch": 4, "samples_per_epoch": 64, "batch_size_used": 16}
+    told |= {"metric_name": "accuracy", "metric_better": "higher", "chance_metric": 0.5}
+    told |= dict.fromkeys(("dataset_used", "sample_unit"), "points")
+    parts = ("inference", "profile", "limit", "ledger")
+    told |= {f"{part}_reason": "no GPU" for part in parts}
+    for record, (precision, autocast) in zip(
+        make_experiment().run(), (("fp32", None), ("amp_bf16", "bfloat16")), strict=True
+    ):
+        known = told | {"precision": precision, "autocast_dtype": autocast}
+        assert {name: getattr(record, name) for name in known} == known
     written, left_out = read_records("outputs")
     assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
+
+
+def test_both_precisions_learn_from_the_same_weights():
+    first, second = make_experiment().run()
+    for record in (first, second):
+        assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
+        assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
+    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)
+
+
+def test_an_experiment_may_have_no_evaluation():
     for record in make_experiment(evaluate=None, metric=None).run():
         assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-    # of the default optimizer
     assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
 
 
@@ -401,13 +394,17 @@ def test_an_explanation_leaves_what_was_measured(monkeypatch):
     assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= EXPLANATION
     assert (explained, asked, len(tried)) == ([("fp32", 3)], [0, 1, 2], 2)
     # of the timed run, not of the short one
-    assert record.gpu_busy_fraction == record.step_ms_median
-    assert record.profile_reason is None
+    assert (record.gpu_busy_fraction, record.profile_reason) == (record.step_ms_median, None)
     written = Path("outputs") / f"{record.run_id}.json"
     assert records.read_run(written)["kernels_per_step"] == 100
-    monkeypatch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)  # a failure costs no record
+
+
+def test_an_explanation_that_fails_costs_no_record(monkeypatch):
+    experiment = make_experiment()
+    record, _ = experiment.run()
+    monkeypatch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)
     experiment.explain_afterwards(record)
-    kept = records.read_run(written)
+    kept = records.read_run(Path("outputs") / f"{record.run_id}.json")
     assert (kept["status"], len(kept["epoch_seconds"])) == ("ok", 2)
     assert kept["profile_reason"].startswith("ZeroDivisionError")
 

@@ -257,7 +257,7 @@ def test_the_work_of_a_step_is_counted():
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
 
 
-def test_the_work_of_a_compiled_step_is_counted_without_its_bytes():
+def test_a_compiled_step_is_counted_without_its_bytes():
     trainer = make_trainer(
         loss=lambda network, batch, hidden: (sum(one.sum() for one in network.parameters()), hidden)
     )

@@ -100,8 +100,12 @@ def assert_whole(folder, count):
     ] * count
 
 
-def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
-    """Runs end in every way by themselves. Then the same command makes only what was spoilt."""
+@pytest.fixture(scope="module")
+def ended(suite, tmp_path_factory):
+    """(output folder, its records as {mode: record}, words of the command) when runs have ended
+    in every way by themselves.
+    """
+    tmp_path = tmp_path_factory.mktemp("ended")
     output = tmp_path / "ends"
     # as `ipython kernel install` of another Python leaves it
     spec = tmp_path / "kernels" / "python3" / "kernel.json"
@@ -112,19 +116,23 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     (tmp_path / "events").write_text("low 0\noom_kill 0\n")
     # the first kernel ends at once
     (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
     words = ("--output-dir", output, "-p", "data_dir", tmp_path)
-    assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
-    monkeypatch.setattr(batch, "TELL_SECONDS", 0.5)
-    assert main(suite, "hang", *words, "--timeout", 0.05) == 1
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        patch.setenv("JUPYTER_PATH", str(tmp_path))
+        patch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
+        assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
+        patch.setattr(execute, "PAPERMILL", LIGHT)
+        patch.setattr(batch, "TELL_SECONDS", 0.5)
+        assert main(suite, "hang", *words, "--timeout", 0.05) == 1
         patch.setattr(execute, "STALL_SECONDS", 3)
         assert main(suite, "stall", *words) == 1
-    before, found = write_times(output), records_of(output)
     assert survivors(output) == [] == list((output / "logs").glob("*.progress"))
+    return output, records_of(output), words
+
+
+def test_each_end_leaves_its_record(ended):
+    output, found, _ = ended
     for mode, (status, reason) in ENDS.items():
         record = found[mode]
         assert record["status"] == status, mode
@@ -135,6 +143,10 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
         if status != "ok":
             assert (record["device_type"], len(record["code_hash"])) == ("cpu", 12)
             assert record["study"]["name"] in STUDIES
+
+
+def test_what_was_measured_before_the_end_stays(ended):
+    output, found, _ = ended
     half = {
         one["precision"]: one["status"]
         for one in read_records(output)
@@ -142,8 +154,13 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     }
     assert half == {"fp32": "ok", "amp_bf16": "killed"}  # what was measured stays
     assert found["late"]["profile_reason"] == "RuntimeError: the chart broke"
+
+
+def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
+    output, found, words = ended
     # while it ran
     assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()
+    before = write_times(output)
     paths = {mode: output / f"{record['run_id']}.json" for mode, record in found.items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
     paths["fail"].unlink()
@@ -488,6 +505,11 @@ def test_what_a_lost_gpu_should_run_goes_to_another(suite, tmp_path, gpus, light
     assert lost["settings"]["mode"] == "lost" and "unspecified launch failure" in lost["reason"]
     assert [record["status"] for record in others] == ["ok"] * 3
     assert "1" in {record["gpu_uuid"].removeprefix("GPU-") for record in others}
+
+
+def test_a_run_that_found_no_gpu_is_failed(suite, tmp_path, gpus, light):
+    gpus(2)
+    words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     assert main(suite, "blind", *words) == 1  # it found no GPU, so it ran on the CPU
     assert "CPU" in records_of(tmp_path / "out")["blind"]["reason"]
 

@@ -125,21 +125,20 @@ def waiting(suite, study, cluster, runs, output, *words):
 
 def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     there, here = tmp_path / "ray", tmp_path / "local"
-    assert call(suite, "ends", "--output-dir", there, "--ray", cluster[0].address).returncode == 1
-    assert call(suite, "ends", "--output-dir", here).returncode == 1
-    assert [record["status"] for record in read_records(there)] == ["failed", "ok", "ok"]
-    for record, other in zip(read_records(there), read_records(here), strict=True):
-        assert list(record) == list(other)
+    ray_words = ("--ray", cluster[0].address)
+    done = [call(suite, "ends", "--output-dir", there, *ray_words)]
+    done.append(call(suite, "ends", "--output-dir", here))
+    assert [one.returncode for one in done] == [1, 1]
+    ends = "failed", "ok", "ok"
+    for status, record, other in zip(ends, read_records(there), read_records(here), strict=True):
         sides = [{**one, **one["settings"], "settings": None} for one in (record, other)]
+        assert list(record) == list(other)
         different = {name for name in sides[0] if sides[0][name] != sides[1][name]}
         assert different <= {"started_at", "finished_at", "output_dir"}
-        assert record["settings"]["output_dir"] == str(there)
+        assert (record["settings"]["output_dir"], record["status"]) == (str(there), status)
     for kind in ("*.ipynb", "logs/tiny*.log"):
-        assert (
-            {path.name for path in here.glob(kind)}
-            == {path.name for path in there.glob(kind)}
-            != set()
-        )
+        names = [{path.name for path in folder.glob(kind)} for folder in (here, there)]
+        assert names[0] == names[1] != set()
     assert not list(cluster[2].glob("ray-*"))
 
 

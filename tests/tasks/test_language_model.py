@@ -89,7 +89,7 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_low_temperature_writes_likely_words_and_no_number_none(kind):
+def test_a_low_temperature_writes_likely_words(kind):
     network, write = make(kind).eval(), writing(30)
     with torch.no_grad():
         assert len(set(writing(30, temperature=1e-9)(network))) < len(set(write(network)))

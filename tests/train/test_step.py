@@ -165,25 +165,31 @@ def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
         tensor.clone() for tensor in (*trainer.network.state_dict().values(), *trainer.masters)
     ]
     places = [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)]
-    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
     warm_up(record, trainer, lambda: iter([make_batch(0), make_batch(1)]))
     now = [*trainer.network.state_dict().values(), *trainer.masters]
     assert all(torch.equal(a, b) for a, b in zip(start, now, strict=True))
     assert [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)] == places
-    # a graph reads them in place
-    kept = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
-    assert all(a is b for a, b in zip(momenta, kept, strict=True))
-    assert not any(momentum.any() for momentum in momenta)
     assert trainer.steps == trainer.skipped_steps == 0
-    assert record.warmup_steps == 1  # on the CPU nothing settles
-    assert record.warmup_seconds > 0
+    assert record.warmup_steps == 1 and record.warmup_seconds > 0  # on the CPU nothing settles
     fresh = make_trainer(precision, execution=execution)
     assert torch.equal(trainer.step(make_batch())[0], fresh.step(make_batch())[0])
 
 
+@pytest.mark.parametrize("precision", MODES)
+@both_executions
+def test_warm_up_leaves_momenta_of_zero_in_their_place(execution, precision):
+    """A graph reads them there."""
+    trainer = make_trainer(precision, execution=execution)
+    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    warm_up(make_record(precision), trainer, lambda: iter([make_batch(0), make_batch(1)]))
+    kept = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    assert all(a is b for a, b in zip(momenta, kept, strict=True))
+    assert not any(momentum.any() for momentum in momenta)
+
+
 @both_executions
 def test_each_epoch_adds_to_the_record_and_is_watched(monkeypatch, execution):
-    sampled, rates = [], []
+    sampled = []
 
     @contextlib.contextmanager
     def watched(record, device):
@@ -198,32 +204,34 @@ def test_each_epoch_adds_to_the_record_and_is_watched(monkeypatch, execution):
             yield make_batch(number)
 
     monkeypatch.setattr(f"{STEP}.watched", watched)
-    trainer, expected = (make_trainer("fp32", execution=execution) for _ in range(2))
-    record = make_record()
-    log = TrainingLog(10, CPU)
+    trainer, record = make_trainer("fp32", execution=execution), make_record()
     for _ in range(2):
-        log.begin(16)
-        timed_epoch(record, trainer, slowly(), lambda step: rates.append(step) or 0.1, log=log)
-    losses = [expected.step(make_batch(number % 20))[0].item() for number in range(40)]
-    assert record.train_loss == [
-        pytest.approx(sum(part) / 20) for part in (losses[:20], losses[20:])
-    ]
-    assert rates == list(range(40))
-    assert [entry[:3] for entry in record.training_log] == [
-        [1 + number // 20, number % 20 + 1, losses[number]] for number in (9, 19, 29, 39)
-    ]
+        timed_epoch(record, trainer, slowly())
     assert sampled == ["on", "off"] * 2
-    assert (
-        len(record.epoch_seconds) == 2
-        and len(record.step_ms_all) == 40
-        and len(record.block_seconds) == 20
-    )
+    times = record.epoch_seconds, record.step_ms_all, record.block_seconds
+    assert [len(one) for one in times] == [2, 40, 20]
     for epoch in (0, 1):
         steps = sum(record.step_ms_all[20 * epoch : 20 * epoch + 20]) / 1000
         # they lie within it
         assert 0.8 * record.epoch_seconds[epoch] < steps <= record.epoch_seconds[epoch] + 1e-9
         assert sum(record.block_seconds[10 * epoch : 10 * epoch + 10]) == pytest.approx(steps)
         assert 0.1 <= record.data_wait_seconds_all[epoch] < record.epoch_seconds[epoch]
+
+
+@both_executions
+def test_each_epoch_leaves_its_losses_at_the_given_rates(execution):
+    trainer, expected = (make_trainer("fp32", execution=execution) for _ in range(2))
+    record, log, rates = make_record(), TrainingLog(3, CPU), []
+    batches = [make_batch(number) for number in range(6)]
+    for _ in range(2):
+        log.begin(16)
+        timed_epoch(record, trainer, batches, lambda step: rates.append(step) or 0.1, log=log)
+    losses = [expected.step(batches[number % 6])[0].item() for number in range(12)]
+    assert record.train_loss == [pytest.approx(sum(part) / 6) for part in (losses[:6], losses[6:])]
+    assert rates == list(range(12))
+    assert [entry[:3] for entry in record.training_log] == [
+        [1 + number // 6, number % 6 + 1, losses[number]] for number in (2, 5, 8, 11)
+    ]
     assert record.peak_allocated_mib is None  # no GPU: not zero
     assert record.loss_scale_trace == record.overflow_steps == []
 
