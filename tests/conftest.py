@@ -13,6 +13,7 @@ import matplotlib
 import notebook_cells
 import pytest
 import torch
+from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
 from mixed_precision_study.parameters import checked
@@ -144,7 +145,7 @@ def no_search(request, monkeypatch):
     takes longest.
     """
     if request.node.get_closest_marker("gpu"):
-        torch.backends.cudnn.benchmark = False
+        cudnn.benchmark = False
         if not request.node.get_closest_marker("searches") and "BUILT_CASES_OUT" not in os.environ:
-            switch = vars(type(torch.backends.cudnn))["benchmark"]
+            switch = vars(type(cudnn))["benchmark"]
             monkeypatch.setattr(switch, "setter", lambda wanted: None)

@@ -83,7 +83,7 @@ def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     assert len(simulate.problems_of(bad)) == (4 if scatter.processes < 0.01 else 3)
 
 
-@pytest.mark.parametrize(("scatter", "margin"), [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
+@pytest.mark.parametrize("scatter, margin", [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
 def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     draw = random.Random(0)
     one = {"metric_name": "accuracy", "metric_better": "higher", "metric_margin": margin}
@@ -161,7 +161,7 @@ def test_equal_runs_differ_about_as_often_as_promised(drift, monkeypatch):
     assert 0.02 < fmean(rates) < 0.08, rates
 
 
-@pytest.mark.parametrize(("count", "blocks", "splits"), [(24, 6, 2000), (12, 4, 1296), (8, 4, 16)])
+@pytest.mark.parametrize("count, blocks, splits", [(24, 6, 2000), (12, 4, 1296), (8, 4, 16)])
 def test_a_split_takes_two_neighbours_from_each_of_four_blocks(count, blocks, splits):
     cut = equal_runs.blocks_of(list(range(count)))
     assert cut == [
@@ -224,8 +224,8 @@ def rows_of(folder, seconds, *lines):
     `seconds`.
     """
     (folder / "logs").mkdir()
-    (folder / "logs" / "batch.json").write_text(json.dumps({"run_seconds": seconds}))
-    (folder / "logs" / "batch.log").write_text("\n".join(lines))
+    (folder / "logs/batch.json").write_text(json.dumps({"run_seconds": seconds}))
+    (folder / "logs/batch.log").write_text("\n".join(lines))
     return {row["run"]: row for row in run_seconds.medians(run_seconds.rows_of(folder))}
 
 

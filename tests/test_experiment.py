@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from small_training import CPU, make_record
+from torch import nn
 
 from mixed_precision_study import RUNNER_ENV, experiment
 from mixed_precision_study.experiment import (
@@ -36,7 +37,7 @@ PACKAGE = "mixed_precision_study.experiment"
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "reason"),
+    "error, status, reason",
     [
         (
             torch.OutOfMemoryError("CUDA out of memory"),
@@ -150,12 +151,12 @@ class Points(TrainingData):
 
 
 def make_model():
-    return torch.nn.Linear(2, 2)
+    return nn.Linear(2, 2)
 
 
 def point_loss(model, batch, hidden):
     places, above = batch
-    return torch.nn.functional.cross_entropy(model(places).float(), above), None
+    return nn.functional.cross_entropy(model(places).float(), above), None
 
 
 def accuracy(model, batches):
@@ -232,10 +233,8 @@ def test_each_repetition_has_an_order_of_its_own(monkeypatch):
 
 
 def make_drawing_model():
-    convolved = torch.nn.Unflatten(1, (1, 1, 2)), torch.nn.Conv2d(1, 8, 1), torch.nn.BatchNorm2d(8)
-    return torch.nn.Sequential(
-        *convolved, torch.nn.Dropout(0.3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
-    )
+    convolved = nn.Unflatten(1, (1, 1, 2)), nn.Conv2d(1, 8, 1), nn.BatchNorm2d(8)
+    return nn.Sequential(*convolved, nn.Dropout(0.3), nn.Flatten(), nn.Linear(16, 2))
 
 
 def losses_of(precisions):
@@ -259,7 +258,7 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     nothing.
     """
 
-    class Counting(torch.nn.Linear):
+    class Counting(nn.Linear):
         taken = 0
 
         def forward(self, places):
@@ -315,7 +314,7 @@ def test_parameters_may_be_a_namespace_of_ones_own(capsys):
         ("ok", "no GPU")
     ]
     capsys.readouterr()
-    describe(torch.nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
+    describe(nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
     assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
 
 
@@ -422,7 +421,7 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)]
+    "max_steps, run, reduced", [(0, "", True), (5, "", False), (0, "run-ab", False)]
 )
 def test_without_a_gpu_a_notebook_trains_a_little(monkeypatch, max_steps, run, reduced):
     """They do not pass over a later training, also where all cells of a notebook are run once
@@ -441,7 +440,7 @@ def test_without_a_gpu_a_notebook_trains_a_little(monkeypatch, max_steps, run, r
         experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
     assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
     frozen = gc.get_freeze_count()
-    network = torch.nn.Linear(2, 2)
+    network = nn.Linear(2, 2)
     network.itself = [network]  # only a collection frees it
     there = weakref.ref(network)
     experiment.preflight(asked)
@@ -463,7 +462,7 @@ PARTS = {  # and where the reason stands when one fails
 
 
 @pytest.mark.parametrize(
-    ("failing", "captured", "shown"),
+    "failing, captured, shown",
     [
         ([*PARTS], None, True),
         (["measure_inference"], object(), True),

@@ -36,8 +36,8 @@ def clones(tmp_path_factory):
         cells = [cell for cell in notebook["cells"] if cell["id"] in ("finder", "imports")]
         notebook["cells"] = [cells[0], cells[1] | {"source": [USES]}]
         (clone / "notebooks").mkdir()
-        (clone / "notebooks" / "tiny.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-        made.append((clone, clone / "notebooks" / "tiny.ipynb"))
+        (clone / "notebooks/tiny.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+        made.append((clone, clone / "notebooks/tiny.ipynb"))
     return made
 
 
@@ -95,7 +95,7 @@ def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form,
     if change is of_another_user and os.getuid():
         pytest.skip("only root can give files away")
     shared, planted = tmp_path / "shared", f"open({str(tmp_path / 'run')!r}, 'w')"
-    (shared / "user" / "work").mkdir(parents=True)
+    (shared / "user/work").mkdir(parents=True)
     (shared / NAME).mkdir()
     place = shared / NAME / "__init__.py" if form != "module" else shared / f"{NAME}.py"
     place.write_text(planted)
@@ -119,7 +119,7 @@ def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path
     (tmp_path / "work").mkdir()
     told = {
         "PYTHONPATH": str(clones[0][0]),
-        "JPY_SESSION_NAME": str(tmp_path / "work" / "my.ipynb"),
+        "JPY_SESSION_NAME": str(tmp_path / "work/my.ipynb"),
     }
     assert find(tmp_path / "work", **told)[:2] == (0, str(clones[0][0] / NAME / "parameters.py"))
 

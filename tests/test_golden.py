@@ -14,7 +14,7 @@ import torch
 from conftest import ENVIRONMENT, EXPERIMENTS, ROOT
 from golden import trace
 
-FOLDER = ROOT / "tests" / "golden"
+FOLDER = ROOT / "tests/golden"
 GOLDEN, ON_GPU = (
     json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu")
 )

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from golden import figures
 
-FOLDER = ROOT / "tests" / "golden" / "figures"
+FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-h200", "neighbour-h200")
 RECORDED = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))

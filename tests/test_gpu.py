@@ -30,6 +30,7 @@ from small_training import (
     word_loss,
 )
 from small_training import small_network as network
+from torch import nn
 
 from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, explain, guarded
 from mixed_precision_study.explain.inference import measure_inference
@@ -195,11 +196,11 @@ def image_batches(size):
 
 def make_wide():
     wide = [
-        torch.nn.Conv2d(3, 64, 3, padding=1),
-        torch.nn.BatchNorm2d(64),
-        torch.nn.AdaptiveAvgPool2d(1),
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.AdaptiveAvgPool2d(1),
     ]
-    model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
+    model = nn.Sequential(*wide, nn.Flatten(), nn.Linear(64, 5)).to(GPU)
     return sgd_trainer(model, "fp32", compute_loss, device=GPU, lr=0.1)
 
 
@@ -335,7 +336,7 @@ def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=ne
 
 @pytest.mark.parametrize("execution", ("eager", "compile", *GRAPHS))
 @pytest.mark.parametrize(
-    ("precision", "options"),
+    "precision, options",
     [*((mode, {}) for mode in MODES), ("o3_fp16", {"keep_batchnorm_fp32": True})],
 )
 def test_steps_are_those_of_eager_mode(precision, options, execution):
@@ -387,7 +388,7 @@ def check_skips_and_rates(other, precision):
     assert all(part.isfinite().all() for group in everything(other) for part in group)
 
 
-@pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
+@pytest.mark.parametrize("precision, execution", replayed(MODES))
 def test_replays_carry_the_hidden_state(precision, execution):
     supported(precision)
     make = partial(
@@ -413,7 +414,7 @@ def test_replays_carry_the_hidden_state(precision, execution):
 
 def dropping():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 4))
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 4))
 
 
 def test_dropout_differs_between_replays_as_in_eager_mode():
@@ -442,7 +443,7 @@ def test_dropout_differs_between_replays_as_in_eager_mode():
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-@pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
+@pytest.mark.parametrize("precision, execution", replayed(MODES))
 def test_a_replayed_epoch_never_waits(precision, execution):
     supported(precision)
     records = []
@@ -537,7 +538,7 @@ COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("precision", "execution"),
+    "precision, execution",
     [
         *((mode, "compile_cuda_graph") for mode in ("fp32", "amp_fp16")),
         *((mode, "cuda_graph") for mode in MODES),
@@ -660,7 +661,7 @@ def test_a_graphs_peak_is_the_same_after_another_run():
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o2_fp16"])
 @pytest.mark.parametrize(
-    ("name", "options"),
+    "name, options",
     [
         ("cifar_resnet", {"batch_size": 512}),
         ("efficientnet_regression", {"batch_size": 32, "image_height": 192, "image_width": 256}),

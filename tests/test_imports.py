@@ -133,7 +133,7 @@ WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
 
 
 @pytest.mark.parametrize(
-    ("modules", "heavy"),
+    "modules, heavy",
     [
         ([NAME], {"torch", "numpy", "pandas", "matplotlib", "pynvml", "IPython"}),
         (WITHOUT_TORCH, {"torch", "timm", "papermill"}),

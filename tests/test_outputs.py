@@ -7,7 +7,7 @@ import outputs
 
 
 def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
-    archive, record = tmp_path / "records.zip", tmp_path / "b" / "one.json"
+    archive, record = tmp_path / "records.zip", tmp_path / "b/one.json"
     record.parent.mkdir()
     written = []
     for text in ("1", "1", "2"):

@@ -16,7 +16,11 @@ import pytest
 import torch
 from conftest import run_cells
 from small_training import sgd_trainer
+from torch import nn
+from torch.backends import cudnn
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader
 
 import mixed_precision_study
 from mixed_precision_study.experiment import Metric
@@ -44,12 +48,12 @@ SAMPLES = torch.utils.data.TensorDataset(INPUTS, LABELS)
 
 
 def make_model():
-    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
 
 
 def compute_loss(model, batch):
     x, y = batch
-    return torch.nn.functional.mse_loss(model(x).float(), y.float())
+    return functional.mse_loss(model(x).float(), y.float())
 
 
 def test_the_example_in_the_docstring_runs(monkeypatch):
@@ -176,7 +180,7 @@ def test_batches_of_every_shape_are_trained_on(execution):
             sizes.append(len(batch))
         return mean_square(model, batch)
 
-    torch.backends.cudnn.benchmark = False
+    cudnn.benchmark = False
     records = compare("shapes", make_model, given, loss, max_steps=99, execution=execution, **QUICK)
     assert [(record.status, record.reason) for record in records] == [("ok", None)] * 2
     assert {(one.steps_per_epoch, one.samples_per_epoch, one.train_samples) for one in records} == {
@@ -189,7 +193,7 @@ def test_batches_of_every_shape_are_trained_on(execution):
 
 
 def test_a_graph_leaves_out_a_last_batch_and_refuses_more():
-    loader = torch.utils.data.DataLoader(SAMPLES, 32)
+    loader = DataLoader(SAMPLES, 32)
     both = compare(
         "left_out",
         make_model,
@@ -214,12 +218,12 @@ def boxes(*counts):
     return [{"boxes": torch.rand(count, 4), "labels": torch.ones(count)} for count in counts]
 
 
-ENDING = torch.utils.data.DataLoader(SAMPLES, 32)
-LISTS = torch.utils.data.DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
+ENDING = DataLoader(SAMPLES, 32)
+LISTS = DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
 
 
 @pytest.mark.parametrize(
-    ("batches", "wanted", "sizes"),
+    "batches, wanted, sizes",
     [
         ([(pack_sequence([torch.ones(5, 3), torch.ones(3, 3)]), torch.zeros(2))], None, [2]),
         ([(torch.zeros(35, 20).long(), torch.zeros(35, 20).long())], None, [35]),
@@ -290,10 +294,10 @@ def switches_found(request):
             set_switch(line, value)
         if request.param == "TF32":
             torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.benchmark = True
+            cudnn.benchmark = True
         elif request.param == "contradicting":
             # PyTorch refuses to read the older flag from now on
-            torch.backends.cudnn.conv.fp32_precision = "ieee"
+            cudnn.conv.fp32_precision = "ieee"
         elif request.param == "only the new switches":
             torch.backends.cuda.matmul.fp32_precision = "tf32"  # here too
         gc.unfreeze()
@@ -306,7 +310,7 @@ def test_the_process_is_left_as_it_was_found(failing, switches_found):
     readable = set()
 
     def loss(model, batch):
-        readable.add((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        readable.add((torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32))
         os.environ["SET_WITHIN"] = "1"
         warnings.simplefilter("ignore")
         torch.rand(1), random.random(), numpy.random.rand()
@@ -317,23 +321,23 @@ def test_the_process_is_left_as_it_was_found(failing, switches_found):
     batches = [torch.randn(3, 2, 16)] * 2
     before = process_state()
     with contextlib.suppress(KeyboardInterrupt, UserError):
-        records = compare("found", lambda: torch.nn.LSTM(16, 4), batches, loss, **QUICK)
+        records = compare("found", lambda: nn.LSTM(16, 4), batches, loss, **QUICK)
         assert [record.status for record in records] == ["failed" if failing else "ok"] * 2
     assert process_state() == before
     assert readable == {(False, False)}
     if switches_found != "contradicting":
         # the usual two lines
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
+        torch.backends.cuda.matmul.allow_tf32 = cudnn.allow_tf32 = True
+        assert cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
 
 
 TARGETS = torch.tensor([[70000.0], [0.123456789], [999.0]])
 
 
-class Scaled(torch.nn.Module):
+class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.seen = torch.nn.Linear(16, 1), []
+        self.layer, self.seen = nn.Linear(16, 1), []
 
     def forward(self, x, *, more, ids):
         self.seen.append((x.dtype, more["scale"].dtype, ids.dtype))
@@ -375,14 +379,14 @@ class Stream(torch.utils.data.IterableDataset):
         return iter([(INPUTS, LABELS)])
 
 
-ONE = torch.nn.Linear(16, 1)
+ONE = nn.Linear(16, 1)
 # which has nothing to do with torch's
 OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 
 
 @pytest.mark.any_python
 @pytest.mark.parametrize(
-    ("says", "changed"),
+    "says, changed",
     [
         *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
         *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, Stream(), OTHER_DATASET)),
@@ -427,6 +431,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
         "batches": [(INPUTS, LABELS)],
         "compute_loss": compute_loss,
         **QUICK,
+        "precisions": ["fp32"],
     }
     with pytest.raises(UserError, match=says) as refusal:
         compare("refused", **usual | {"output_dir": str(tmp_path)} | changed)
@@ -444,10 +449,10 @@ def test_an_error_in_one_precision_is_a_record(capsys):
     assert frames[0].startswith(f'  File "{__file__}"')
 
 
-class OwnAutocast(torch.nn.Linear):
+class OwnAutocast(nn.Linear):
     def forward(self, inputs):
         with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
-            return torch.nn.functional.linear(inputs, self.weight, self.bias)
+            return functional.linear(inputs, self.weight, self.bias)
 
 
 @pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
@@ -516,7 +521,7 @@ def plain_losses(model, steps, loss, epochs):
         optimizer.zero_grad()
         losses = [loss(model, batch) / len(batches) for batch in batches]
         sum(losses).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         means.append(sum(losses).item())
     return [

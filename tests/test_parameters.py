@@ -53,7 +53,7 @@ def test_common_parameters_are_shown_as_a_cell():
 
 
 @pytest.mark.parametrize(
-    ("given", "value"),
+    "given, value",
     [
         ({"lr": 1}, 1.0),
         ({"lr": "1e-3"}, 0.001),  # as YAML reads it
@@ -73,7 +73,7 @@ def test_what_a_person_means_is_converted(given, value):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"),
+    "wrong, hint",
     [
         ({"batch_size": -1}, "1"),
         ({"batch_size": 1.5}, "max"),
@@ -121,8 +121,8 @@ def test_an_output_folder_is_made_or_stops(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="output_dir"):
         own_parameters("own", {"output_dir": str(tmp_path / "file")})
-    own_parameters("own", {"output_dir": str(tmp_path / "new" / "folder")})
-    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    own_parameters("own", {"output_dir": str(tmp_path / "new/folder")})
+    assert list((tmp_path / "new/folder").iterdir()) == []
 
 
 def namespace(*cells):
@@ -135,7 +135,7 @@ def namespace(*cells):
 
 
 @pytest.mark.parametrize(
-    ("cells", "changed"),
+    "cells, changed",
     [
         ([CIFAR], {}),
         ([CIFAR, f"{ADDED}batch_size = 4\nrepeat = 1\n"], {"batch_size": 4, "repeat": 1}),
@@ -160,7 +160,7 @@ def test_names_count_that_either_cell_assigns(cells, changed):
 
 
 @pytest.mark.parametrize(
-    ("cells", "says"),
+    "cells, says",
     [
         ([f"{CIFAR}\nbacth_size = 4"], r"bacth_size; did you mean batch_size\?"),
         ([CIFAR, f"{ADDED}bacth_size = 4"], r"bacth_size; did you mean batch_size\?"),
@@ -189,7 +189,7 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "right", "wrong"), TYPES, ids=[line for line, *_ in TYPES])
+@pytest.mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])
 def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
     ((name, (value, _)),) = assignments(line).items()
     declared = declared_by("mine", line, {name: parameters.ast.literal_eval(value)})

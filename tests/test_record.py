@@ -91,7 +91,7 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
 
 def test_reading_says_what_it_left_out(tmp_path):
     good = make(status="ok")
-    records.write_record(good, tmp_path / "deep" / "er")
+    records.write_record(good, tmp_path / "deep/er")
     (tmp_path / "cut.json").write_text('{"run_id": "x", "status"')
     (tmp_path / "strange.json").write_text(json.dumps(changed(good.model_dump(), status="fine")))
     (tmp_path / "short.json").write_text(
@@ -102,7 +102,7 @@ def test_reading_says_what_it_left_out(tmp_path):
     hidden.mkdir()
     (hidden / "x.json").write_text("{")
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
-        archive.write(tmp_path / "deep" / "er" / f"{good.run_id}.json", "inside/a.json")
+        archive.write(tmp_path / f"deep/er/{good.run_id}.json", "inside/a.json")
     found, left_out = reading.read_records(tmp_path)
     assert sorted(item["path"] for item in found) == [
         f"deep/er/{good.run_id}.json",
@@ -144,7 +144,7 @@ WRONG = {  # of every other field report/test_odd_records.py tries odd values
 }
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG.items(), ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize("name, value", WRONG.items(), ids=lambda one: str(one)[:20])
 def test_a_wrong_field_is_told_and_costs_no_other_record(tmp_path, name, value):
     good = sound()
     paths = [tmp_path / folder / f"{good['run']['run_id']}.json" for folder in ("bad", "good")]
@@ -247,7 +247,7 @@ def test_only_equal_conditions_are_compared():
 
 
 @pytest.mark.parametrize(
-    ("before", "status", "after", "others"),
+    "before, status, after, others",
     [
         ("aa", "ok", "bb", 1),
         ("aa", "diverged", "bb", 1),
@@ -328,7 +328,7 @@ def test_records_of_0_3_are_lifted(tmp_path):
     """The zip holds records as version 0.3 wrote them: four of hosts-h200, which lie there in
     their nested form now.
     """
-    with zipfile.ZipFile(ROOT / "tests" / "records-0.3.zip") as archive:
+    with zipfile.ZipFile(ROOT / "tests/records-0.3.zip") as archive:
         flat = [json.loads(archive.read(name)) for name in archive.namelist()]
     now = {one["run_id"]: one for one in reading.read_records(results("hosts-h200"))[0]}
     # which a record of 0.3 does not tell
@@ -355,7 +355,7 @@ def test_a_result_of_another_version_moves_aside(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "count"),
+    "before, after, count",
     [
         ({"model": "a"}, {"model": "a"}, 1),
         ({"model": "a"}, {"model": "b"}, 2),

@@ -35,7 +35,7 @@ def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatc
     # with other times
     copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)
     (copy / "__pycache__").mkdir(exist_ok=True)
-    (copy / "__pycache__" / "left.py").write_text("")
+    (copy / "__pycache__/left.py").write_text("")
     monkeypatch.setattr("mixed_precision_study.store.commit.PACKAGE", copy)
     assert packed_package() == packed
 

@@ -31,7 +31,7 @@ def one_call(call, device, **options):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "options", "expected", "calls"),
+    "seconds, options, expected, calls",
     [
         ([9.0] * 3 + [0.25] * 10, {"at_least": 3}, (0.25, 0.25, 0.25), 6),
         # three to warm up

@@ -5,6 +5,7 @@ import pytest
 import torch
 from explained_training import Weights, linear_loss, make_record
 from small_training import sgd_trainer
+from torch.optim import SGD, AdamW
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
 from mixed_precision_study.train.device_optimizer import (
@@ -24,7 +25,7 @@ def gradients(value):
 
 
 def adamw(weights):
-    return torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.0)
+    return AdamW(weights, lr=1e-3, weight_decay=0.0)
 
 
 def measured(value, **options):
@@ -85,8 +86,8 @@ def test_rounding_at_random_is_right_on_average():
 
 
 def test_only_bf16_weights_are_rounded_at_random():
-    assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, torch.optim.SGD)
-    for kind, ours in ((torch.optim.SGD, DeviceSGD), (torch.optim.AdamW, DeviceAdamW)):
+    assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, SGD)
+    for kind, ours in ((SGD, DeviceSGD), (AdamW, DeviceAdamW)):
         device = on_device(
             kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), stochastic=True
         )

@@ -4,12 +4,13 @@ import contextlib
 import csv
 import os
 import re
-import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from explained_training import made_batches, make_record, make_trainer, random
+from torch import nn
 from torch.nn import functional
 
 from mixed_precision_study.explain import profile as profiling
@@ -40,7 +41,7 @@ BATCH_NORM, ADD = (
 )
 
 
-@pytest.mark.parametrize(("step_ms", "busy"), [(2.0, 0.5), (0.5, 1.0)])  # it is at most 1
+@pytest.mark.parametrize("step_ms, busy", [(2.0, 0.5), (0.5, 1.0)])  # it is at most 1
 def test_kernels_become_shares_and_busy_time(step_ms, busy):
     record = make_record(step_ms_median=step_ms)
     millisecond = 1_000_000
@@ -69,13 +70,13 @@ def pretend_profiler(monkeypatch, events):
     """Let torch.profiler see made-up events: (device, name, start ns, duration ns)."""
     names = ("device_type", "name", "start_ns", "duration_ns")
     seen = [
-        types.SimpleNamespace(
+        SimpleNamespace(
             **{name: lambda value=value: value for name, value in zip(names, event, strict=True)}
         )
         for event in events
     ]
-    results = types.SimpleNamespace(kineto_results=types.SimpleNamespace(events=lambda: seen))
-    given = contextlib.nullcontext(types.SimpleNamespace(profiler=results))
+    results = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: seen))
+    given = contextlib.nullcontext(SimpleNamespace(profiler=results))
     monkeypatch.setattr(torch.profiler, "profile", lambda **_: given)
 
 
@@ -108,7 +109,7 @@ def counted(work):
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8], ids=["plain", "grouped", "depthwise"])
-@pytest.mark.parametrize(("image_grad", "factor"), [(True, 2), (False, 1)])
+@pytest.mark.parametrize("image_grad, factor", [(True, 2), (False, 1)])
 def test_flops_of_a_convolution_forward_and_backward(groups, image_grad, factor):
     image, weight = random(2, 8, 10, 10, grad=image_grad), random(8, 8 // groups, 3, 3, grad=True)
     forward = 2 * (2 * 8 * 10 * 10) * (8 // groups * 3 * 3)
@@ -125,14 +126,14 @@ def test_flops_of_a_convolution_forward_and_backward(groups, image_grad, factor)
 def test_flops_of_an_rnn_are_those_of_its_weight_matrices():
     words = torch.empty(35, 20, 200)
     for network in (
-        torch.nn.LSTM(200, 256, 2),
-        torch.nn.GRU(200, 96),
-        torch.nn.RNN(200, 64, 3, bidirectional=True),
+        nn.LSTM(200, 256, 2),
+        nn.GRU(200, 96),
+        nn.RNN(200, 64, 3, bidirectional=True),
     ):
         weights = list(network.parameters())
         matrices = sum(weight.numel() for weight in weights if weight.dim() == 2)
         assert profiling.rnn_flops(words, weights, 4, None) == 2 * 35 * 20 * matrices
-    lstm = list(torch.nn.LSTM(200, 256, 1).parameters())
+    lstm = list(nn.LSTM(200, 256, 1).parameters())
     assert profiling.rnn_flops(words, lstm) == 2 * 35 * 20 * 4 * 256 * (200 + 256)
     backward = profiling.FORMULAS[torch.ops.aten._cudnn_rnn_backward]
     assert backward(words, lstm, 4, out_val=None) == 2 * profiling.rnn_flops(words, lstm)
@@ -149,7 +150,7 @@ A, B, HALF = random(1000), random(1000), torch.ones(1000, dtype=torch.float16)
 
 
 @pytest.mark.parametrize(
-    ("work", "count"),
+    "work, count",
     [
         (lambda: A + B, 3 * 4000),
         (lambda: A.add_(B), 3 * 4000),  # read, read and written
@@ -188,7 +189,7 @@ def misaligned_share(work):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "misaligned"),
+    "a, b, misaligned",
     [
         ((4, 656), (656, 8), False),
         ((4, 650), (650, 8), True),  # the rows of the first
@@ -205,7 +206,7 @@ def test_a_matmul_is_misaligned_by_the_length_of_its_rows(a, b, misaligned):
 
 
 @pytest.mark.parametrize(
-    ("channels", "out", "groups", "misaligned"),
+    "channels, out, groups, misaligned",
     [
         (8, 16, 1, False),
         (3, 16, 1, True),  # an image's three colours
@@ -229,11 +230,11 @@ def test_a_convolution_is_misaligned_by_its_channels(channels, out, groups, misa
     assert misaligned_share(lambda: made[0].sum().backward()) == misaligned
 
 
-@pytest.mark.parametrize(("units", "misaligned"), [(200, False), (650, True)])
+@pytest.mark.parametrize("units, misaligned", [(200, False), (650, True)])
 def test_an_rnn_is_misaligned_by_the_sizes_of_its_weights(units, misaligned):
     given = [
         random(35, 20, units),
-        *torch.nn.LSTM(units, units, 2).parameters(),
+        *nn.LSTM(units, units, 2).parameters(),
         random(2, 20, units),
     ]
     for operation in (torch.ops.aten._cudnn_rnn, torch.ops.aten._cudnn_rnn_backward):

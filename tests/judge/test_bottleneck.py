@@ -24,7 +24,7 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
 
 
 @pytest.mark.parametrize(
-    ("record", "case", "words"),
+    "record, case, words",
     [
         # Idle from a fifth on; data loading where the loop waits for half of that or more.
         (profiled(busy=0.8), LAUNCHES, "idle 20% of the time between kernel launches"),

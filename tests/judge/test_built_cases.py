@@ -21,7 +21,7 @@ from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import verdict
 from mixed_precision_study.store.record import flat_record, write_json
 
-FOLDER = ROOT / "tests" / "built_cases"
+FOLDER = ROOT / "tests/built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
 BUSY = (
     "import torch, time; a = torch.randn(4096, 4096, device='cuda'); print('on', "

@@ -76,7 +76,7 @@ def test_every_difference_in_software_and_host_is_named(field):
 
 
 @pytest.mark.parametrize(
-    ("own", "base", "named", "refused"),
+    "own, base, named, refused",
     [
         ({}, {"sm_clock_mhz_median": 1200.0}, True, True),
         ({"sm_clock_mhz_median": 1942.0}, {}, False, False),  # below 2%
@@ -115,7 +115,7 @@ def test_a_precision_that_always_ran_first_is_named():
 
 
 @pytest.mark.parametrize(
-    ("execution", "outcome"), [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)]
+    "execution, outcome", [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)]
 )
 def test_one_order_counts_where_times_may_drift(execution, outcome):
     pairs = compared(1.04, repetitions=3)

@@ -22,7 +22,7 @@ def run(precision, *sizes, **fields):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
+    "before, after, words",
     [
         (
             (100, 100, 200, 40),

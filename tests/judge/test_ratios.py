@@ -109,7 +109,7 @@ def test_the_ratio_is_the_geometric_mean_over_processes():
 
 
 @pytest.mark.parametrize(
-    ("logarithms", "half", "half90"),
+    "logarithms, half, half90",
     [
         ([0.7, 0.8, 0.75], 4.303 * 0.05 / 3**0.5, 2.920 * 0.05 / 3**0.5),
         ([0.0] * 11 + [0.12], 2.201 * 0.01, 1.796 * 0.01),

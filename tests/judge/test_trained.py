@@ -26,7 +26,7 @@ def reason(*own, base=None):
 
 
 @pytest.mark.parametrize(
-    ("skipped", "told"), [(9, False), (11, False), (12, True), (1170, True), (None, False)]
+    "skipped, told", [(9, False), (11, False), (12, True), (1170, True), (None, False)]
 )
 def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
     assert bool(reason({"skipped_steps": skipped})) is told
@@ -59,7 +59,7 @@ WORDS["metric_margin_is_share"] = True
 
 
 @pytest.mark.parametrize(
-    ("kind", "base", "last", "told"),
+    "kind, base, last, told",
     [
         ({}, 0.9, 0.51, False),
         ({}, 0.9, 0.49, True),
@@ -87,7 +87,7 @@ def ends(precision, *last, **fields):
 
 
 @pytest.mark.parametrize(
-    ("precision", "more"), [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")]
+    "precision, more", [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")]
 )
 def test_a_mode_without_fp32_weights_loses_quality(precision, more):
     lost = f"its accuracy ends at 0.897, not 0.9{more}"
@@ -129,7 +129,7 @@ GOES_ON = [1.8, 0.7, 0.6, 0.65]
 
 
 @pytest.mark.parametrize(
-    ("loss", "has_trained"),
+    "loss, has_trained",
     [
         (GOES_ON, True),
         ([1.8, 0.7, 0.6, 1.3], False),  # the loss went back, too
@@ -157,7 +157,7 @@ SKIPPED = {"skipped_steps": 8, "steps_per_epoch": 5, "epoch_seconds": [1.0] * 3}
 
 
 @pytest.mark.parametrize(
-    ("runs", "diverged"),
+    "runs, diverged",
     [
         ([run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])], {"b", "c"}),
         ([run("a", [150.0], "lower", 900.0), run("b", [910.0], "lower", 900.0)], {"b"}),

@@ -94,7 +94,7 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
 
 
 @pytest.mark.parametrize(
-    ("own", "base", "speedup", "begins", "holds", "sentences"),
+    "own, base, speedup, begins, holds, sentences",
     [
         (
             {},

@@ -25,7 +25,7 @@ FIELDS += ("throttled", "gpu_shared", "card_samples")
 
 
 @pytest.mark.parametrize(
-    ("device", "reason"), [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str
+    "device, reason", [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str
 )
 def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reason):
     absent(monkeypatch)
@@ -39,7 +39,7 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
 
 
 @pytest.mark.parametrize(
-    ("values", "joules"),
+    "values, joules",
     [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)],
 )
 def test_watched_adds_samples_and_counted_joules(monkeypatch, values, joules):
@@ -122,7 +122,7 @@ def test_what_the_gpu_did_not_say_is_null():
     )
 
 
-@pytest.mark.parametrize(("seconds", "known"), [((2.4, 2.5), False), ((2.5, 2.5), True)])
+@pytest.mark.parametrize("seconds, known", [((2.4, 2.5), False), ((2.5, 2.5), True)])
 def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
     record = summarised(*(part(time, 300.0, sample(), sample()) for time in seconds))
     assert [getattr(record, name) is not None for name in ENERGY] == [known] * 4
@@ -130,7 +130,7 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
 
 
 @pytest.mark.parametrize(
-    ("bits", "mhz", "fractions", "throttled"),
+    "bits, mhz, fractions, throttled",
     [
         # Idle and display are no reasons, and what is not known does not count.
         (
@@ -158,7 +158,7 @@ def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bits, mhz, fractio
 
 
 @pytest.mark.parametrize(
-    ("lists", "shared"),
+    "lists, shared",
     [
         ([[THIS], [THIS, -5], [THIS]], True),  # for a moment
         ([[-5], [-5]], False),  # this process, by the host's number

@@ -77,7 +77,7 @@ def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    "told, name",
     [
         (
             "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n",

@@ -47,7 +47,7 @@ def pretend_peaks(monkeypatch, allocated, reserved):
 
 
 @pytest.mark.parametrize(
-    ("used", "before", "context"),
+    "used, before, context",
     [
         (1500.0, 300.0, 800.0),
         (1500.0, 0.0, 1100.0),

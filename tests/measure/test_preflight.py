@@ -8,6 +8,7 @@ import pytest
 import torch
 from made_up_nvml import fake_nvml
 from small_training import CPU
+from torch.nn import functional
 
 from mixed_precision_study.measure import nvml, preflight
 from mixed_precision_study.measure.preflight import check_fp16, show_preflight
@@ -18,14 +19,14 @@ from mixed_precision_study.train.precision import PRECISIONS, check_supported
 GPU = torch.device("cuda")
 
 
-@pytest.mark.parametrize(("factor", "error"), [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
+@pytest.mark.parametrize("factor, error", [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
 def test_wrong_fp16_convolutions_are_named_with_their_error(monkeypatch, factor, error):
-    exact = torch.nn.functional.conv2d
+    exact = functional.conv2d
 
     def conv2d(image, *rest, **options):
         return exact(image, *rest, **options) * (factor if image.dtype == torch.float16 else 1)
 
-    monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
+    monkeypatch.setattr(functional, "conv2d", conv2d)
     result = check_fp16(CPU)
     assert result == "passed" if error is None else "convolution" in result and error in result
 
@@ -101,7 +102,7 @@ def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)]
+    "message, kind", [("no kernel image is available", UserError), ("other", RuntimeError)]
 )
 def test_a_gpu_without_kernels_is_one_sentence(monkeypatch, message, kind):
     pretend_gpu(monkeypatch)
@@ -120,7 +121,7 @@ def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    ("state", "warning"),
+    "state, warning",
     [
         ({"pids": (-5,)}, "another process"),
         ({"EnforcedPowerLimit": 250_000}, "power cap"),

@@ -89,7 +89,7 @@ def test_the_sampler_ends_when_its_standard_input_closes(sampler):
 
 
 @pytest.mark.parametrize(
-    ("init", "uuid"), [("raise RuntimeError('Driver Not Loaded')", "ab"), ("pass", "none")]
+    "init, uuid", [("raise RuntimeError('Driver Not Loaded')", "ab"), ("pass", "none")]
 )
 def test_a_sampler_that_fails_gives_no_samples_and_no_delay(sampler, init, uuid):
     sampler(init)

@@ -53,7 +53,7 @@ def mixed(suite):
     output = suite / "mixed {ends} [1]"
     # the folder is named from where the user stands, and settings of Python do not matter
     (suite / "here").mkdir()
-    (suite / "here" / "mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
+    (suite / "here/mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONOPTIMIZE": "2"}
     words = ("--output-dir", f"../{output.name}", "--jobs", 2)
     done = call(suite, "mix", *words, env=environment, cwd=suite / "here")
@@ -120,7 +120,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("source", "drawn"),
+    "source, drawn",
     [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
 )
 def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
@@ -128,7 +128,7 @@ def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source,
     (tmp_path / "logs").mkdir()
     write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', source)
     assert cli.summarise(tmp_path, tmp_path / "source.ipynb") is drawn
-    files = (tmp_path / "logs" / "summary.log", tmp_path / "summary.html")
+    files = (tmp_path / "logs/summary.log", tmp_path / "summary.html")
     assert [path.is_file() for path in files] == [not drawn, drawn]
     assert not survivors(tmp_path)
 
@@ -157,9 +157,9 @@ WRONG = {  # each gets one sentence that names what is wrong, and nothing is wri
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    (tmp_path / "home" / "letters").mkdir(parents=True)
+    (tmp_path / "home/letters").mkdir(parents=True)
     (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "logs").symlink_to(tmp_path / "folder")
+    (tmp_path / "linked/logs").symlink_to(tmp_path / "folder")
     for name in ("absent", "untagged", "deep"):
         (tmp_path / f"{name}.yaml").write_text(f"one: {{runs: [{{notebook: {name}, cpu: {{}}}}]}}")
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys,
     """
     for name in ("flaky", "one"):
         (tmp_path / name / "logs").mkdir(parents=True)
-        (tmp_path / name / "logs" / "batch.log").touch()
+        (tmp_path / name / "logs/batch.log").touch()
     words = ("flaky", "one", "--output-dir", tmp_path, "--fresh")
     with folder.held(tmp_path / "one"):
         assert main(suite, *words) == 2

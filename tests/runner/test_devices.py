@@ -47,7 +47,7 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "jobs", "named"), [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
+    "gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
 )
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
     with pytest.raises(UserError, match=named):
@@ -64,7 +64,7 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "driver", "usable"),
+    "cuda, driver, usable",
     [("'12.6'", 12, True), ("'13.2'", 12, False), ("'13.2'", None, True), ("None", 13, False)],
 )
 def test_a_pytorch_that_cannot_use_the_gpu_is_refused(monkeypatch, tmp_path, cuda, driver, usable):

@@ -85,7 +85,7 @@ def write_times(folder):
 
 
 def trainings(folder):
-    return json.loads((folder / "logs" / "batch.json").read_text())["trainings"]
+    return json.loads((folder / "logs/batch.json").read_text())["trainings"]
 
 
 def assert_whole(folder, count):
@@ -108,7 +108,7 @@ def ended(suite, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("ended")
     output = tmp_path / "ends"
     # as `ipython kernel install` of another Python leaves it
-    spec = tmp_path / "kernels" / "python3" / "kernel.json"
+    spec = tmp_path / "kernels/python3/kernel.json"
     spec.parent.mkdir(parents=True)
     spec.write_text(
         json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"})
@@ -139,7 +139,7 @@ def test_each_end_leaves_its_record(ended):
         assert (reason or "") in (record["reason"] or "") and bool(reason) == bool(
             record["reason"]
         ), mode
-        assert (output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
+        assert (output / f"logs/{record['run_id']}.log").exists() == (mode != "ok")
         if status != "ok":
             assert (record["device_type"], len(record["code_hash"])) == ("cpu", 12)
             assert record["study"]["name"] in STUDIES
@@ -159,7 +159,7 @@ def test_what_was_measured_before_the_end_stays(ended):
 def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
     output, found, words = ended
     # while it ran
-    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()
+    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs/batch.log").read_text()
     before = write_times(output)
     paths = {mode: output / f"{record['run_id']}.json" for mode, record in found.items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
@@ -176,7 +176,7 @@ def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
     assert [record["status"] for record in records_of(output).values()] == [
         one["status"] for one in found.values()
     ]
-    times = json.loads((output / "logs" / "batch.json").read_text())["run_seconds"]
+    times = json.loads((output / "logs/batch.json").read_text())["run_seconds"]
     # how long a failure took says nothing
     assert paths["ok"].stem in times and paths["fail"].stem not in times
 
@@ -280,8 +280,8 @@ def complete(suite, data, missing):
     """Let the runs end, give the same command again, and assert that exactly the `missing`
     trainings were made.
     """
-    (data / "second" / "go").parent.mkdir()  # where leftovers of the first start do not look
-    (data / "second" / "go").touch()
+    (data / "second/go").parent.mkdir()  # where leftovers of the first start do not look
+    (data / "second/go").touch()
     before = write_times(data / "out")
     words = ("--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data / "second")
     assert call(suite, "wait", *words, light=True).returncode == 0
@@ -312,7 +312,7 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
 
 
 @pytest.mark.parametrize(
-    ("signals", "go", "missing"),
+    "signals, go, missing",
     [
         ([signal.SIGINT], "go-1", 3),  # to all, as a terminal sends Ctrl-C
         ([signal.SIGTERM], "go", 1),
@@ -348,10 +348,10 @@ def test_folder_in_use_is_refused_and_a_copy_is_not(suite, tmp_path):
                 1,
             ) and "in use" in refused.stderr
         # whoever can open it can hold it
-        assert (output / "logs" / ".lock").stat().st_mode & 0o777 == 0o600
+        assert (output / "logs/.lock").stat().st_mode & 0o777 == 0o600
         shutil.copytree(output, tmp_path / "copy")
         (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "go").touch()
+        (tmp_path / "data/go").touch()
         words = ("--output-dir", tmp_path / "copy", "-p", "data_dir", tmp_path / "data")
         assert call(suite, "wait", *words, light=True).returncode == 0
         (tmp_path / "go").touch()
@@ -389,7 +389,7 @@ def test_odd_files_are_not_waited_for_and_not_followed(suite, tmp_path, light):
         runs[1].record_paths["fp32"],
         runs[1].executed,
         runs[1].log_path,
-        output / "logs" / "batch.log",
+        output / "logs/batch.log",
     ):
         path.symlink_to(precious)
     runs[2].record_paths["fp32"].symlink_to("/dev/zero")
@@ -422,7 +422,7 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path, disk):
     assert main(suite, "full", *words) == 1
     assert list(records_of(disk / "out")) == ["ok"] and shutil.disk_usage(disk).free > 8192
     kept = write_times(disk / "out")
-    (disk / "out" / "filler").unlink()
+    (disk / "out/filler").unlink()
     (tmp_path / "mended").touch()
     assert main(suite, "full", *words) == 0
     assert trainings(disk / "out") == 1
@@ -515,7 +515,7 @@ def test_a_run_that_found_no_gpu_is_failed(suite, tmp_path, gpus, light):
 
 
 @pytest.mark.parametrize(
-    ("count", "gone", "mode", "ends"),
+    "count, gone, mode, ends",
     [
         (1, (), "lost", ["failed"] * 2),  # the other run waits for a GPU
         (1, (0,), "ok", []),

@@ -21,7 +21,7 @@ def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS):
     return plan(study, notebooks, tmp_path, parse_overrides(pairs), on_gpu)[0]
 
 
-@pytest.mark.parametrize(("pairs", "repeats"), [([], 1), ([("repeats", "2")], 2)])
+@pytest.mark.parametrize("pairs, repeats", [([], 1), ([("repeats", "2")], 2)])
 def test_without_repetitions_a_run_trains_all_precisions(tmp_path, pairs, repeats):
     comparisons = planned(tmp_path, "quick", *pairs, on_gpu=repeats == 1)
     assert [[run.parameters["repeat"] for run in runs] for runs in comparisons] == [
@@ -36,7 +36,7 @@ def test_without_repetitions_a_run_trains_all_precisions(tmp_path, pairs, repeat
 
 
 @pytest.mark.parametrize(
-    ("study", "pairs", "repeats"), [("reference", [], 4), ("quick", [("repeats", "5")], 5)]
+    "study, pairs, repeats", [("reference", [], 4), ("quick", [("repeats", "5")], 5)]
 )
 def test_repetitions_are_processes_in_a_latin_square(tmp_path, study, pairs, repeats):
     for runs in planned(tmp_path, study, *pairs):
@@ -125,7 +125,7 @@ def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    "name, said",
     [
         ("bacth_size", "did you mean batch_size?"),
         ("cifar_resnt.lr", "did you mean cifar_resnet.lr?"),

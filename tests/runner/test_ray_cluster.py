@@ -144,7 +144,7 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
 
 def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster):
     with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
-        (cluster[2] / "data" / "go").touch()
+        (cluster[2] / "data/go").touch()
         said, _ = runner.communicate(timeout=120)
     assert runner.returncode == 0, said
     assert "[1/2] " in said and "[2/2] " in said
@@ -209,7 +209,7 @@ def test_dead_worker_and_dead_node_cost_only_their_repetitions(suite, tmp_path, 
             lambda: len([one for one in read_records(tmp_path) if one["status"] == "killed"]) == 2,
             120,
         )
-        (folder / "data" / "go").touch()
+        (folder / "data/go").touch()
         said, _ = runner.communicate(timeout=120)
         wait_for(lambda: not survivors(folder), 10)
         for path in folder.glob("ray-*"):  # what a killed worker leaves

@@ -58,7 +58,7 @@ ENTRY = {"notebook": "cifar_resnet"}
 
 
 @pytest.mark.parametrize(
-    ("study", "where"),
+    "study, where",
     [
         ([], "mine"),
         ({"runs": []}, "`runs`"),
@@ -121,7 +121,7 @@ def test_without_a_word_it_is_quick_or_all():
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"),
+    "word, hint",
     [
         ("quik", "did you mean quick?"),
         ("cifar_resnet", "quick"),
@@ -174,7 +174,7 @@ SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks
 
 
 @pytest.mark.parametrize(
-    ("said", "base", "interleaved"),
+    "said, base, interleaved",
     [
         ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
         ({"axis": "checkpointing", "base": "blocks"}, "blocks", True),

@@ -19,7 +19,7 @@ from mixed_precision_study.tasks import cifar, images, wikitext
 
 @pytest.mark.parametrize("answer", [b"", b"another", TimeoutError(), BadStatusLine("\0")])
 @pytest.mark.parametrize(
-    ("module", "notebook", "name"),
+    "module, notebook, name",
     [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
 )
 def test_named_data_are_refused_and_others_made_up(
@@ -45,7 +45,7 @@ def test_named_data_are_refused_and_others_made_up(
 
 
 # read by processes, and in this one
-@pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])
+@pytest.mark.parametrize("per_process, count", [(150, 300), (250, 40)])
 def test_images_come_in_order_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()

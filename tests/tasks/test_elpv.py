@@ -45,7 +45,7 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text, problem",
     [
         ("path;image;label\n.;0.png;0,5", "line 2.*path;image;label"),
         ("path,image,label", "no rows"),
@@ -95,7 +95,7 @@ def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left)
     if left != "nothing":
         (tmp_path / "elpv_dataset").mkdir()
     if left == "the code alone":
-        (tmp_path / "elpv_dataset" / "__init__.py").touch()
+        (tmp_path / "elpv_dataset/__init__.py").touch()
     # as on Colab, where a missing package is installed if there is a network
     if left != "a folder":
         monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
@@ -111,9 +111,7 @@ def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left)
     assert load("auto").source == "synthetic"
 
 
-@pytest.mark.parametrize(
-    ("labels", "problem"), [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")]
-)
+@pytest.mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
 def test_labels_that_do_not_fit_and_too_few_images_stop(tmp_path, labels, problem):
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", label) for label in labels])
     with pytest.raises(UserError, match=problem):
@@ -132,14 +130,14 @@ def test_the_held_out_images_are_a_fifth_of_every_seed():
 
 def test_images_have_the_size_that_is_asked_for(tmp_path):
     for number in range(30):
-        save_image(tmp_path / "images" / f"{number}.png", 8 * number, (60, 40))
+        save_image(tmp_path / f"images/{number}.png", 8 * number, (60, 40))
     csv_path = write_csv(tmp_path / "mine.csv", [("images", f"{n}.png", n / 30) for n in range(30)])
     given = {"dataset": "csv", "csv_path": csv_path}
     data = load(**given)
     pixels = data.on_device[0]
     assert pixels.shape == (30, 3, 32, 48)
     assert all(torch.equal(pixels[number], data.take(number)) for number in (0, 7))
-    save_image(tmp_path / "images" / "7.png", 3, (50, 50))
+    save_image(tmp_path / "images/7.png", 3, (50, 50))
     changed = load(**given)
     assert not torch.equal(changed.on_device[0][7], pixels[7])
     assert torch.equal(changed.on_device[0][8], pixels[8])

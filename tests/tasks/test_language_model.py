@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import settings_of
+from torch import nn
 from torch.nn import functional
 
 from mixed_precision_study.tasks import wikitext
@@ -99,11 +100,9 @@ def test_a_low_temperature_writes_likely_words(kind):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])]
+    "hidden, lengths", [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])]
 )
-@pytest.mark.parametrize(
-    ("vocabulary", "first"), [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)]
-)
+@pytest.mark.parametrize("vocabulary, first", [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
 def test_writing_reads_one_word_with_a_state(hidden, lengths, vocabulary, first):
     seen = []
 
@@ -126,10 +125,8 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
     assert "places" not in own.state_dict()
     # any number of units
     assert LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5).places.shape == (5, 1, 15)
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
-    other = torch.nn.TransformerEncoder(
-        layer, 2, norm=torch.nn.LayerNorm(16), enable_nested_tensor=False
-    )
+    layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
+    other = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(16), enable_nested_tensor=False)
     with torch.no_grad():
         # of one order
         for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):
@@ -142,7 +139,7 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
             math.sin(angle),
             math.cos(angle),
         )
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
     vectors = other(functional.embedding(text, own.encoder.weight) * 4 + places, mask=mask)
     assert own(text)[0].allclose(own.decoder(vectors), atol=1e-5)
     cast_model(own, "o2_fp16")  # its places follow the weights

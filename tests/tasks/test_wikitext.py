@@ -95,7 +95,7 @@ def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
     assert load(place).source == "download"
     data = load(place, batch_size="max")
     assert (data.used, data.source, data.asked_size) == ("wikitext-2", "folder", 20)
-    (place / "wikitext-2" / "valid.txt").write_bytes(contents["valid.txt"].replace(b"\n", b"\r\n"))
+    (place / "wikitext-2/valid.txt").write_bytes(contents["valid.txt"].replace(b"\n", b"\r\n"))
     windows = load(place)  # with Windows' ends of lines
     assert (windows.used, windows.fingerprint) == ("wikitext-2", data.fingerprint)
 

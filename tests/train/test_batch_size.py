@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from small_training import CPU, make_record
+from torch.backends import cudnn
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train import batch_size
@@ -40,7 +41,7 @@ def search(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("room", "limit", "searching"),
+    "room, limit, searching",
     [
         *((room, 10**6, None) for room in (1, 7, 8, 15, 17, 129, 4097, 70_001)),
         *((10**9, samples, None) for samples in (50_000, 1003, 5)),  # the data set is a limit
@@ -77,7 +78,7 @@ class Counting:
         self.room, self.steps, self.seen = room, 0, set()
 
     def step(self, batch, hidden):
-        self.seen.add((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        self.seen.add((cudnn.benchmark, cudnn.deterministic))
         time.sleep(0.02)
         if len(batch) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -98,8 +99,8 @@ def test_a_probe_trains_a_few_steps_without_a_search(monkeypatch, search):
     """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses
     another key.
     """
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    monkeypatch.setattr(cudnn, "benchmark_limit", 10)
     record, made = make_record(), [Counting(), Counting()]
     fits = probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
     assert (fits, probe(record, lambda: made[1], zeros, 65, CPU)) == (True, False)
@@ -113,7 +114,7 @@ def test_a_probe_trains_a_few_steps_without_a_search(monkeypatch, search):
     )
     with pytest.raises(ValueError, match="no such model"):
         probe(make_record(), fail, zeros, 8, CPU, 1, search)
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
+    assert (cudnn.benchmark, cudnn.deterministic) == (True, False)
 
 
 def test_a_probe_that_frees_the_cache_does_not_fit(monkeypatch):

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
-import types
+from types import SimpleNamespace
 
 import pytest
 import small_training
@@ -31,7 +31,9 @@ from small_training import (
     text,
     word_loss,
 )
+from torch import nn
 from torch.nn.utils.rnn import pack_sequence
+from torch.optim import SGD, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study.parameters import Unsupported
@@ -69,7 +71,7 @@ def adamw(weights):
     """With an eps above the rounding of gradients that are 0, as of a bias before batch
     normalisation.
     """
-    return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
+    return AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
 
 
 @pytest.mark.any_python
@@ -122,7 +124,7 @@ def test_a_replay_reads_the_rate_at_its_address():
 
 
 @pytest.mark.parametrize(
-    ("options", "kind"), [({}, DeviceSGD), ({"make_optimizer": adamw}, DeviceAdamW)]
+    "options, kind", [({}, DeviceSGD), ({"make_optimizer": adamw}, DeviceAdamW)]
 )
 def test_the_devices_optimizer_starts_again(options, kind):
     device = make_trainer("amp_fp16", "eager", scaler="device", **options)
@@ -139,11 +141,11 @@ def test_the_devices_optimizer_starts_again(options, kind):
     assert not any(tensor.any() for state in kept for tensor in state.values())
 
 
-@pytest.mark.parametrize(("count", "mean"), [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
+@pytest.mark.parametrize("count, mean", [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
 def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
     outcome = torch.zeros(2)
-    captured = types.SimpleNamespace(outcome=outcome)
-    trainer = types.SimpleNamespace(captured=captured, updates=0, device=outcome.device)
+    captured = SimpleNamespace(outcome=outcome)
+    trainer = SimpleNamespace(captured=captured, updates=0, device=outcome.device)
     meter = LossMeter(trainer, room=3)
     for number in range(count):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
@@ -154,7 +156,7 @@ def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
 @pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
 @pytest.mark.parametrize(
-    ("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
+    "skipped, scale", [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
 )
 def test_a_scale_that_still_falls_is_not_kept(precision, execution, skipped, scale):
     """A hidden state that is no longer finite makes every step overflow, and the scale then
@@ -162,7 +164,7 @@ def test_a_scale_that_still_falls_is_not_kept(precision, execution, skipped, sca
     """
     trainer, record = make_trainer(precision, execution), make_record(precision)
     # on the CPU a warm-up has three steps if something is compiled, else one
-    trainer.model = torch.nn.Identity()
+    trainer.model = nn.Identity()
     warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
     assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
     assert trainer.scaler.get_scale() == scale
@@ -222,7 +224,7 @@ def nested(seed=1, name="same", **more):
 
 
 @pytest.mark.parametrize(
-    ("second", "named"),
+    "second, named",
     [
         (nested(name="other"), r"batch\['more'\]\[1\].*'same'.*'other'"),
         (nested(name=3), r"batch\['more'\]\[1\]"),
@@ -275,7 +277,7 @@ def test_a_step_does_not_wait_for_the_device(precision):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options"),
+    "name, options",
     [
         ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
         (
@@ -335,16 +337,14 @@ def make_weights(dtype):
         w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w
         for n, w in enumerate(weights)
     ]
-    return [torch.nn.Parameter(weight.to(dtype)) for weight in weights]
+    return [nn.Parameter(weight.to(dtype)) for weight in weights]
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "dtype"),
+    "kind, options, dtype",
     [
-        *itertools.product(
-            [torch.optim.SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]
-        ),
-        *itertools.product([torch.optim.AdamW], OF_ADAMW, [torch.float32, torch.bfloat16]),
+        *itertools.product([SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]),
+        *itertools.product([AdamW], OF_ADAMW, [torch.float32, torch.bfloat16]),
     ],
 )
 def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
@@ -363,12 +363,12 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
     tolerance = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
-    assert type(optimizers[0]) is {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}[kind]
+    assert type(optimizers[0]) is {SGD: DeviceSGD, AdamW: DeviceAdamW}[kind]
     assert all(a is b for a, b in zip(optimizers[0].weights, ours, strict=True))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("kind", [SGD, AdamW])
 def test_several_groups_train_as_with_torch(kind, precision):
     def make_optimizer(model):
         _, *weights = model.parameters()
@@ -395,13 +395,13 @@ def test_several_groups_train_as_with_torch(kind, precision):
     assert losses[4:] == pytest.approx(losses[:4], rel=1e-5 if precision == "fp32" else 1e-2)
     trainer.start_again()
     assert not any(momentum.any() for momentum in everything(trainer)[2])
-    frozen = on_device(kind([torch.nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
+    frozen = on_device(kind([nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
     assert frozen.state == {}
 
 
 def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     """GradScaler calls it in every step, so the number of calls says nothing."""
-    fused = functools.partial(torch.optim.AdamW, lr=0.01, fused=True)
+    fused = functools.partial(AdamW, lr=0.01, fused=True)
     made = make_trainer("amp_fp16", "eager", make_optimizer=fused, clip=0.01)
     record = make_record(precision="amp_fp16")
     timed_epoch(record, made, [flagged(number, number in (1, 2)) for number in range(4)])
@@ -411,23 +411,23 @@ def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     assert made.skipped_steps == 0
 
 
-class OwnSGD(torch.optim.SGD):
+class OwnSGD(SGD):
     """A user's own update rule, which the fused kernel does not know."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "says"),
+    "kind, options, says",
     [
         (torch.optim.Adam, {}, "Adam"),
         (OwnSGD, {}, "OwnSGD"),
-        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1}, "dampening"),
-        *((kind, {"maximize": True}, "maximize") for kind in (torch.optim.SGD, torch.optim.AdamW)),
-        (torch.optim.AdamW, {"amsgrad": True}, "amsgrad"),
+        (SGD, {"momentum": 0.9, "dampening": 0.1}, "dampening"),
+        *((kind, {"maximize": True}, "maximize") for kind in (SGD, AdamW)),
+        (AdamW, {"amsgrad": True}, "amsgrad"),
     ],
 )
 def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
     with pytest.raises(Unsupported, match=says):
-        on_device(kind([torch.nn.Parameter(torch.ones(3))], lr=0.1, **options))
+        on_device(kind([nn.Parameter(torch.ones(3))], lr=0.1, **options))
 
 
 @pytest.fixture
@@ -435,7 +435,7 @@ def device(monkeypatch):
     """Stand for torch.cuda where only the order of calls matters, and capture the steps of
     `device.steps`.
     """
-    calls, stream = [], types.SimpleNamespace(wait_stream=lambda other: None)
+    calls, stream = [], SimpleNamespace(wait_stream=lambda other: None)
 
     @contextlib.contextmanager
     def graph(graph, stream, capture_error_mode):
@@ -450,10 +450,10 @@ def device(monkeypatch):
         calls.append("step")
         return batch.sum(), None
 
-    fake = types.SimpleNamespace(
+    fake = SimpleNamespace(
         replay=lambda: calls.append("replay"), reset=lambda: calls.append("reset")
     )
-    state = types.SimpleNamespace(
+    state = SimpleNamespace(
         clone_state=lambda: "new", graphsafe_set_state=lambda new: calls.append(f"generator {new}")
     )
     given = {
@@ -467,7 +467,7 @@ def device(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     steps = CapturedStep(take, torch.zeros(()), torch.device("cpu", 0))
     steps.stream, steps.before_capture = stream, lambda: calls.append("before")
-    return types.SimpleNamespace(calls=calls, steps=steps)
+    return SimpleNamespace(calls=calls, steps=steps)
 
 
 def test_a_step_is_captured_and_replayed(device, monkeypatch):
@@ -487,7 +487,7 @@ def test_a_step_is_captured_and_replayed(device, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind"),
+    "cause, kind",
     [
         (RuntimeError("operation not permitted when stream is capturing\nmore"), Unsupported),
         (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),

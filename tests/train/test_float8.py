@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 from small_training import sgd_trainer
+from torch import nn
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.float8 import (
@@ -40,7 +41,7 @@ def _where_pytorch_has_the_product():
         pytest.skip("this PyTorch has no scaled matmul on this CPU")
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [(FORWARD, 3), (GRADIENT, 2)])
+@pytest.mark.parametrize("dtype, bits", [(FORWARD, 3), (GRADIENT, 2)])
 def test_scaling_uses_the_whole_range_of_the_format(dtype, bits):
     matrix = values(8, 64) * torch.logspace(-3, 3, 8)[:, None]
     rounded = scaled(matrix, dtype)
@@ -69,7 +70,7 @@ def test_a_product_is_that_of_the_rounded_numbers():
 
 def layers(*sizes, bias=True):
     torch.manual_seed(0)
-    return torch.nn.Sequential(*(torch.nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)))
+    return nn.Sequential(*(nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -95,19 +96,19 @@ def test_the_share_of_the_work_counts_weights():
     )
     assert [type(layer) is Float8Linear for layer in model] == [True, False, False, True]
     assert not any(isinstance(layer, Float8Linear) for layer in without_float8(model))
-    for without in (layers(64, 10, 3), torch.nn.Conv2d(16, 16, 3)):
+    for without in (layers(64, 10, 3), nn.Conv2d(16, 16, 3)):
         with pytest.raises(Unsupported, match="multiples of 16"):
             use_float8(without)
 
 
 def squared_loss(model, batch, hidden):
     x, y = batch
-    return torch.nn.functional.mse_loss(model(x).float(), y), hidden
+    return nn.functional.mse_loss(model(x).float(), y), hidden
 
 
 def losses_of(precision, execution="eager"):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16))
     trainer = sgd_trainer(model, precision, squared_loss, execution=execution, lr=0.5, momentum=0.9)
     inputs = [values(32, 64, seed=number) for number in range(30)]
     return [trainer.step((x, x[:, :16].tanh()))[0].item() for x in inputs], trainer

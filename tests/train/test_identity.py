@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from mixed_precision_study.train.identity import identity_of
 
@@ -12,10 +13,10 @@ SCALE = 2.0
 numbers = itertools.count()
 
 
-class Net(torch.nn.Module):
+class Net(nn.Module):
     def __init__(self, width=8, dropout=0.1):
         super().__init__()
-        self.layer, self.drop = torch.nn.Linear(4, width), torch.nn.Dropout(dropout)
+        self.layer, self.drop = nn.Linear(4, width), nn.Dropout(dropout)
 
     def forward(self, x):
         return self.drop(self.layer(x)).relu()
@@ -55,7 +56,7 @@ def differing(first, second):
 
 
 @pytest.mark.parametrize(
-    ("changed", "parts"),
+    "changed, parts",
     [
         ({"model": Net(16)}, {"model"}),
         ({"model": Net(dropout=0.2)}, {"model"}),
@@ -77,7 +78,7 @@ TEXT = (
 
 
 @pytest.mark.parametrize(
-    ("source", "known", "same"),
+    "source, known, same",
     [
         (
             "\n\n" + TEXT.replace("What it is", "Other words").replace("# why", "# because"),

@@ -30,6 +30,9 @@ from small_training import (
     sgd_trainer,
     small_network,
 )
+from torch import nn
+from torch.backends import cudnn
+from torch.nn import functional
 
 from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import set_fp32_precision
@@ -96,7 +99,7 @@ def test_a_plain_loop_has_the_same_losses(precision, make_optimizer):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
             logits = network(images.bfloat16() if precision == "bf16_true" else images)
-            loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+            loss = functional.cross_entropy(logits.float(), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -122,7 +125,7 @@ def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses(make_optimizer, pre
     for number in range(12):
         images, labels = make_batch(number)
         network.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(images.half()).float(), labels)
+        loss = functional.cross_entropy(network(images.half()).float(), labels)
         (loss * 1024).backward()
         for master, weight in zip(masters, network.parameters(), strict=True):
             master.grad = weight.grad.to(master.dtype) / 1024
@@ -255,7 +258,7 @@ def test_skipped_steps_are_counted_and_their_loss_is_left_out(options):
 
 
 @pytest.mark.parametrize(
-    ("precision", "scale", "why"),
+    "precision, scale, why",
     [("amp_fp16", 64, "at loss scale 64$"), ("fp32", 1, "loss is not finite")],
 )
 @both_executions
@@ -280,15 +283,15 @@ def test_an_epoch_without_an_update_has_diverged(execution, precision, scale, wh
 
 @pytest.mark.parametrize("search", [True, False])
 def test_evaluating_goes_back_to_training(search, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", search)
+    monkeypatch.setattr(cudnn, "benchmark", search)
     trainer = make_trainer("amp_bf16")
     for error in (None, ZeroDivisionError):
         with contextlib.suppress(ZeroDivisionError), evaluating(trainer) as network:
             found = network.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
-            assert (*found, torch.backends.cudnn.benchmark) == (False, False, True, False)
+            assert (*found, cudnn.benchmark) == (False, False, True, False)
             if error:
                 raise error
-        assert torch.backends.cudnn.benchmark is search
+        assert cudnn.benchmark is search
         assert trainer.network.training or error
 
 
@@ -308,7 +311,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 @NEEDS_COMPILER
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")]
+    "execution, mode", [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")]
 )
 def test_compiled_steps_equal_eager_ones(execution, mode):
     set_fp32_precision("fp32")
@@ -360,17 +363,17 @@ def test_compiled_code_of_another_type_is_not_used():
             assert trainer.model(make_batch()[0]).dtype == dtype
 
 
-def pretend_trainer(kind="cuda", layer=torch.nn.Conv2d(1, 1, 1)):  # noqa: B008
-    return types.SimpleNamespace(device=torch.device(kind), network=torch.nn.Sequential(layer))
+def pretend_trainer(kind="cuda", layer=nn.Conv2d(1, 1, 1)):  # noqa: B008
+    return types.SimpleNamespace(device=torch.device(kind), network=nn.Sequential(layer))
 
 
 def test_the_search_is_bounded_and_reported(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 0)
+    monkeypatch.setattr(cudnn, "benchmark", False)
+    monkeypatch.setattr(cudnn, "benchmark_limit", 0)
     off, record, quick, cpu, plain = (make_record() for _ in range(5))
     read_search(off, pretend_trainer(), 3.0, 0.5)
     allow_search()
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (
+    assert (cudnn.benchmark, cudnn.benchmark_limit) == (
         True,
         SEARCH_LIMIT,
     )
@@ -383,7 +386,7 @@ def test_the_search_is_bounded_and_reported(monkeypatch):
             None,
         )
     read_search(cpu, pretend_trainer("cpu"), 3.0, 0.5)
-    read_search(plain, pretend_trainer(layer=torch.nn.Linear(2, 2)), 3.0, 0.5)
+    read_search(plain, pretend_trainer(layer=nn.Linear(2, 2)), 3.0, 0.5)
     read_search(quick, pretend_trainer(), 0.4, 0.5)
     assert quick.search_seconds == 0
     assert {one.search_seconds or one.search_limit_algorithms for one in (off, cpu, plain)} == {
@@ -393,7 +396,7 @@ def test_the_search_is_bounded_and_reported(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("most", "step_seconds", "limit"),
+    "most, step_seconds, limit",
     [(10, 0.0, 10), (10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (2, 2.8, 2)],
 )
 def test_where_a_step_takes_long_fewer_algorithms_are_searched(
@@ -401,9 +404,9 @@ def test_where_a_step_takes_long_fewer_algorithms_are_searched(
 ):
     monkeypatch.setattr(f"{STEP}.SEARCH_LIMIT", most)
     for switch in ("benchmark", "benchmark_limit"):
-        monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
+        monkeypatch.setattr(cudnn, switch, getattr(cudnn, switch))
     allow_search(step_seconds)
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, limit)
+    assert (cudnn.benchmark, cudnn.benchmark_limit) == (True, limit)
 
 
 def test_compiling_is_no_part_of_the_search(monkeypatch):
