@@ -401,11 +401,20 @@ def test_an_explanation_leaves_what_was_measured(monkeypatch):
 def test_an_explanation_that_fails_costs_no_record(monkeypatch):
     experiment = make_experiment()
     record, _ = experiment.run()
-    monkeypatch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)
-    experiment.explain_afterwards(record)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)
+        experiment.explain_afterwards(record)
     kept = records.read_run(Path("outputs") / f"{record.run_id}.json")
     assert (kept["status"], len(kept["epoch_seconds"])) == ("ok", 2)
     assert kept["profile_reason"].startswith("ZeroDivisionError")
+
+
+def test_an_explanation_counts_among_the_runs_of_its_process():
+    experiment = make_experiment()
+    before = experiment.run()
+    experiment.explain_afterwards(before[0])
+    places = [one.runs_before_in_process for one in (*before, *experiment.run())]
+    assert sorted(place - min(places) for place in places) == [0, 1, 3, 4]
 
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):

@@ -17,7 +17,6 @@ from mixed_precision_study.judge.ratios import (
     paired_runs,
     total_ratio,
 )
-from mixed_precision_study.judge.stats import half_width, p_value, stand_together
 from mixed_precision_study.judge.verdict import judge
 
 
@@ -180,17 +179,3 @@ def test_seeds_of_several_processes_are_one_mean_each():
     # records that name none are one each
     assert paired_ratio(seeds_of(None, None, range(4)))["processes"] == 4
     assert paired_ratio([*seeds_of("a", "b", [0]), *seeds_of("a", "c", [1])])["processes"] == 2
-
-
-def test_the_p_value_is_5_percent_where_the_interval_touches_0():
-    values = [0.1, 0.4, 0.25, -0.05]
-    shifted = [value - sum(values) / 4 + half_width(values, 0.95) for value in values]
-    assert p_value(shifted) == pytest.approx(0.05)
-    assert p_value([0.2, 0.2, 0.2]) == 0 and p_value([0.0, 0.0]) == 1
-
-
-def test_holm_compares_the_smallest_with_the_strictest_limit():
-    assert stand_together([0.01, 0.04, 0.03, 0.005]) == [True, False, False, True]
-    assert stand_together([0.04, 0.001]) == [True, True]  # the second limit is that of one test
-    assert stand_together([0.03, 0.03]) == [False, False]
-    assert stand_together([]) == []

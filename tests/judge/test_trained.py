@@ -26,7 +26,7 @@ def reason(*own, base=None):
 
 
 @pytest.mark.parametrize(
-    "skipped, told", [(9, False), (11, False), (12, True), (1170, True), (None, False)]
+    "skipped, told", [(9, False), (10, False), (11, False), (12, True), (1170, True), (None, False)]
 )
 def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
     assert bool(reason({"skipped_steps": skipped})) is told

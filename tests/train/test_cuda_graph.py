@@ -4,7 +4,6 @@ mode's.
 
 import contextlib
 import functools
-import itertools
 import math
 from types import SimpleNamespace
 
@@ -27,20 +26,18 @@ from small_training import (
     plain_step,
     same_bits,
     sgd_trainer,
-    small_network,
     text,
     word_loss,
 )
-from torch import nn
 from torch.nn.utils.rnn import pack_sequence
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep, DeviceScaler
-from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
-from mixed_precision_study.train.step import LossMeter, timed_epoch, warm_up
+from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD
+from mixed_precision_study.train.step import timed_epoch
 
 ROUNDING = {
     "fp32": 1e-6,
@@ -139,36 +136,6 @@ def test_the_devices_optimizer_starts_again(options, kind):
         {"steps": getattr(device.optimizer, "steps", torch.zeros(1))},
     ]
     assert not any(tensor.any() for state in kept for tensor in state.values())
-
-
-@pytest.mark.parametrize("count, mean", [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
-def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
-    outcome = torch.zeros(2)
-    captured = SimpleNamespace(outcome=outcome)
-    trainer = SimpleNamespace(captured=captured, updates=0, device=outcome.device)
-    meter = LossMeter(trainer, room=3)
-    for number in range(count):
-        outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
-        meter.step(None)
-    assert meter.end() == (mean, [number in (1, 5) for number in range(count)])
-
-
-@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
-@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-@pytest.mark.parametrize(
-    "skipped, scale", [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
-)
-def test_a_scale_that_still_falls_is_not_kept(precision, execution, skipped, scale):
-    """A hidden state that is no longer finite makes every step overflow, and the scale then
-    means nothing.
-    """
-    trainer, record = make_trainer(precision, execution), make_record(precision)
-    # on the CPU a warm-up has three steps if something is compiled, else one
-    trainer.model = nn.Identity()
-    warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
-    assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
-    assert trainer.scaler.get_scale() == scale
-    assert trainer.steps == trainer.skipped_steps == 0
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -317,88 +284,6 @@ def test_the_scaler_of_the_device_has_the_constants_of_pytorchs():
     assert (ours.skipped.item(), ours.good_steps.item()) == (1, 0)
 
 
-OF_SGD = [
-    {},
-    {"momentum": 0.9},
-    {"weight_decay": 0.01},
-    {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
-]
-OF_ADAMW = [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}]
-
-
-def make_weights(dtype):
-    """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
-    generator = torch.Generator().manual_seed(0)
-    weights = [
-        torch.randn(*shape, generator=generator)
-        for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
-    ]
-    weights = [
-        w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w
-        for n, w in enumerate(weights)
-    ]
-    return [nn.Parameter(weight.to(dtype)) for weight in weights]
-
-
-@pytest.mark.parametrize(
-    "kind, options, dtype",
-    [
-        *itertools.product([SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]),
-        *itertools.product([AdamW], OF_ADAMW, [torch.float32, torch.bfloat16]),
-    ],
-)
-def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
-    ours, theirs = make_weights(dtype), make_weights(dtype)
-    optimizers = on_device(kind(ours, 0.1, **options)), kind(theirs, 0.1, foreach=True, **options)
-    for step in range(5):
-        generator = torch.Generator().manual_seed(step)
-        # the last has no gradient, so it stays
-        for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
-            # always contiguous: another layout
-            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)
-            mine.grad = other.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    # torch rounds to 16 bits in between
-    tolerance = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
-    assert type(optimizers[0]) is {SGD: DeviceSGD, AdamW: DeviceAdamW}[kind]
-    assert all(a is b for a, b in zip(optimizers[0].weights, ours, strict=True))
-
-
-@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
-@pytest.mark.parametrize("kind", [SGD, AdamW])
-def test_several_groups_train_as_with_torch(kind, precision):
-    def make_optimizer(model):
-        _, *weights = model.parameters()
-        groups = [
-            {"params": weights[::2]},
-            {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1},
-        ]
-        return kind(groups, lr=0.05, weight_decay=0.3)
-
-    losses = []
-    for scaler in ("pytorch", "device"):
-        network, given = (
-            small_network(),
-            {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1},
-        )
-        network[0].weight.requires_grad_(False)
-        trainer = sgd_trainer(network, precision, compute_loss, **given)
-        for step in range(4):
-            trainer.set_lr(0.05 / (1 + step))
-            losses.append(trainer.step(make_batch(step))[0].item())
-        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
-        assert rates == pytest.approx([0.0125, 0.025])
-        assert trainer.masters[0] is trainer.weights[0]
-    assert losses[4:] == pytest.approx(losses[:4], rel=1e-5 if precision == "fp32" else 1e-2)
-    trainer.start_again()
-    assert not any(momentum.any() for momentum in everything(trainer)[2])
-    frozen = on_device(kind([nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
-    assert frozen.state == {}
-
-
 def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     """GradScaler calls it in every step, so the number of calls says nothing."""
     fused = functools.partial(AdamW, lr=0.01, fused=True)
@@ -409,25 +294,6 @@ def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     assert record.skipped_steps == 2 and math.isfinite(record.train_loss[0])
     made.start_again()
     assert made.skipped_steps == 0
-
-
-class OwnSGD(SGD):
-    """A user's own update rule, which the fused kernel does not know."""
-
-
-@pytest.mark.parametrize(
-    "kind, options, says",
-    [
-        (torch.optim.Adam, {}, "Adam"),
-        (OwnSGD, {}, "OwnSGD"),
-        (SGD, {"momentum": 0.9, "dampening": 0.1}, "dampening"),
-        *((kind, {"maximize": True}, "maximize") for kind in (SGD, AdamW)),
-        (AdamW, {"amsgrad": True}, "amsgrad"),
-    ],
-)
-def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
-    with pytest.raises(Unsupported, match=says):
-        on_device(kind([nn.Parameter(torch.ones(3))], lr=0.1, **options))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import math
 import shutil
 import time
 import types
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import set_fp32_precision
 from mixed_precision_study.train.step import (
     SEARCH_LIMIT,
+    LossMeter,
     TrainingLog,
     allow_search,
     evaluating,
@@ -423,3 +425,34 @@ def test_compiling_is_no_part_of_the_search(monkeypatch):
     # one step on the CPU, of which compiling "took" 2.5 s
     assert first == pytest.approx(steady - 2.5)
     assert math.isfinite(steady)
+
+
+@pytest.mark.parametrize("count, mean", [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
+def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
+    outcome = torch.zeros(2)
+    captured = SimpleNamespace(outcome=outcome)
+    trainer = SimpleNamespace(captured=captured, updates=0, device=outcome.device)
+    meter = LossMeter(trainer, room=3)
+    for number in range(count):
+        outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
+        meter.step(None)
+    assert meter.end() == (mean, [number in (1, 5) for number in range(count)])
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize(
+    "skipped, scale", [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
+)
+def test_a_scale_that_still_falls_is_not_kept(precision, execution, skipped, scale):
+    """A hidden state that is no longer finite makes every step overflow, and the scale then
+    means nothing.
+    """
+    trainer = make_trainer(precision, flagged_loss, execution=execution)
+    record = make_record(precision)
+    # on the CPU a warm-up has three steps if something is compiled, else one
+    trainer.model = nn.Identity()
+    warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
+    assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
+    assert trainer.scaler.get_scale() == scale
+    assert trainer.steps == trainer.skipped_steps == 0
