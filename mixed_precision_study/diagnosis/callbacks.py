@@ -5,6 +5,7 @@ Each class is made when it is first asked for, so that neither framework is need
 They take the options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
 """
 
+import sys
 from contextlib import ExitStack
 from traceback import walk_stack
 from typing import Any
@@ -41,7 +42,7 @@ def trainer_diagnosis() -> type:
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.begin()
             # the Trainer does not hand itself over, but it is in a frame above
-            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(None)]
+            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe())]
             trainer: Any = next(one for one in callers if hasattr(one, "training_step"))
             before = trainer.training_step
 
