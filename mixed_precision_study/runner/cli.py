@@ -168,6 +168,13 @@ def run_all(args: Namespace) -> int:
         for name, study in studies.items():
             say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
         return 0
+    return plan_and_run(studies, overrides, args)
+
+
+def plan_and_run(studies: dict, overrides: dict, args: Namespace) -> int:
+    """Plan the studies for the devices here and run them, or say what would run. Return the exit
+    status.
+    """
     with ExitStack() as stack:
         cluster = None
         if args.ray:
@@ -179,13 +186,7 @@ def run_all(args: Namespace) -> int:
                 jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
                 say_to_do(name, jobs, comparisons)
             return 0
-        folders = [comparisons[0][0].folder for comparisons in planned.values()]
-        for folder in folders:  # no folder is set aside where another one must not be
-            check_place(folder, report_notebook(args))
-            if args.fresh:
-                check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
-        for folder in folders:
-            stack.enter_context(held(folder, args.fresh))
+        hold(planned, args, stack)
         if not devices[0].visible:
             say("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
         # Each study runs, whatever happens to another one.
@@ -194,6 +195,19 @@ def run_all(args: Namespace) -> int:
             for name, comparisons in planned.items()
         ]
         return 0 if all(succeeded) else 1
+
+
+def hold(planned: dict[str, list[Comparison]], args: Namespace, stack: ExitStack) -> None:
+    """Hold the folders of all studies until the stack is left, after a look at each, because no
+    folder is set aside where another one must not be.
+    """
+    folders = [comparisons[0][0].folder for comparisons in planned.values()]
+    for folder in folders:
+        check_place(folder, report_notebook(args))
+        if args.fresh:
+            check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
+    for folder in folders:
+        stack.enter_context(held(folder, args.fresh))
 
 
 def parameters_in_words(name: str, beside: Path) -> str:
@@ -329,16 +343,21 @@ def run_study(
         with suppress(UserError, *MALFORMED):  # where no record can be used
             say(table(folder))
         report_drawn = summarise(folder, report_notebook(args))
-        records = [read_run(path) for path in paths]
-        if missing := records.count(None):
-            say(f"{missing} of {len(paths)} trainings have not run; the same command runs them")
-        if failed := sum(record["status"] in RETRIED for record in records if record):
-            logs = shown(folder / "logs")
-            say(
-                f"{failed} of {len(paths)} trainings failed, as {logs} tells; "
-                "--retry-failed runs them again"
-            )
-        return report_drawn and not failed and all(records)
+        return all_went_well(paths, folder) and report_drawn
+
+
+def all_went_well(paths: list[Path], folder: Path) -> bool:
+    """Return whether each training has a record of a result, and say how many have none."""
+    records = [read_run(path) for path in paths]
+    if missing := records.count(None):
+        say(f"{missing} of {len(paths)} trainings have not run; the same command runs them")
+    if failed := sum(record["status"] in RETRIED for record in records if record):
+        logs = shown(folder / "logs")
+        say(
+            f"{failed} of {len(paths)} trainings failed, as {logs} tells; "
+            "--retry-failed runs them again"
+        )
+    return not missing and not failed
 
 
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:

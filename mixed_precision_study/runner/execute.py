@@ -48,6 +48,7 @@ from ..store.variables import (
     RUNNER_ENV,
     STUDY_ENV,
     THREADS_ENV,
+    with_folder,
 )
 from .devices import Device
 from .finished import RETRIED
@@ -229,11 +230,6 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
     return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
-def with_folder(folder: Path, variable: str) -> str:
-    """Return a variable's list of folders with this one before it."""
-    return os.pathsep.join(filter(None, (str(folder), os.environ.get(variable))))
-
-
 def start_process(
     command: list[str], folder: Path, log: Path, given: dict, gpu: str = ""
 ) -> psutil.Popen:
@@ -367,6 +363,6 @@ def read_log(run: Run) -> str:
 def signature(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is replaced or written, or None where there is no file."""
     with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_mtime_ns
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
     return None

@@ -247,8 +247,8 @@ def swept_settings(
     """Return what an entry of a study asks for, where the overrides win over all that it sets.
 
     Precisions that the cards are `lacking` are left out, unless an override asks for them.
-    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise UserError
-    at the first value that the notebook would refuse, and at more than `room` runs.
+    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise
+    UserError at the first value that the notebook would refuse, and at more than `room` runs.
     """
     name = entry["notebook"]
     path = notebooks / f"{name}.ipynb"
@@ -258,7 +258,8 @@ def swept_settings(
     swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
     usual = entry.get("repeats", 1)
     repeats = overrides.get("repeats", usual)
-    if math.prod(map(len, swept.values())) * repeats > room:
+    count = math.prod(map(len, swept.values()))
+    if count * repeats > room:
         raise UserError(
             f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
         )
@@ -337,7 +338,7 @@ def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Co
             kept.append(chosen)
     if comparisons and not kept:
         raise UserError(
-            "the repetition of -p repeat is not planned, because they count from 0 to "
-            "`repeats` less one."
+            "the repetition of -p repeat is not planned,"
+            " because they count from 0 to `repeats` less one."
         )
     return kept

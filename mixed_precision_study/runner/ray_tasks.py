@@ -147,7 +147,10 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise
             import ray
-            from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+            from ray._raylet import (  # type: ignore[attr-defined]
+                AuthenticationMode,
+                get_authentication_mode,
+            )
 
             Path(folder, "code.zip").write_bytes(packed_package())
             ray.init(
@@ -164,8 +167,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         # no Ray, no cluster, no token, another version: each raises a class of its own
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         advice = (
-            "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token "
-            "here and on its nodes"
+            "it takes `pip install ray`, HOST:PORT of a cluster,"
+            " and RAY_AUTH_MODE=token here and on its nodes"
         )
         raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None
     finally:

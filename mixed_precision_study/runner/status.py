@@ -14,11 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from ..judge.axis import Axis
-from ..judge.conditions import flags_of, said_of_made_up, why_made_up
+from ..judge.conditions import flags_of, why_made_up
 from ..judge.verdict import NOT_TRAINED
 from ..parameters import printable
 from ..report.files import checked_study
-from ..report.words import model_name, precision_name, short, short_name, way_name
+from ..report.words import (
+    MADE_UP,
+    model_name,
+    outcome_words,
+    precision_name,
+    said,
+    said_of_made_up,
+    short,
+    short_name,
+    way_name,
+)
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import read_run
@@ -40,7 +50,8 @@ def say(text: str, in_log: str = "") -> None:
     try:
         print(f"{text}\n", end="", flush=True)  # in one piece, because each device says its own
     except OSError:
-        sys.stdout = None  # type: ignore[assignment]  # Python would else try again at its end, and complain
+        # Python would else try again at its end, and complain
+        sys.stdout = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -103,8 +114,8 @@ def say_ended(where: str, record: dict) -> None:
     caution.
     """
     found = in_words(record)
-    flags = [f"made-up data, because {why}"] if (why := why_made_up(record)) else []
-    flags += flags_of(record)
+    flags = [f"made-up data, because {MADE_UP[why]}"] if (why := why_made_up(record)) else []
+    flags += map(said, flags_of(record))
     caution = f", Caution: {'; '.join(flags)}" if flags and record["status"] == "ok" else ""
     say(
         f"{where}  {way_of(record)}, {precision_name(record['precision'])}: {found}",
@@ -195,7 +206,7 @@ def cells_of(bar: Any, on_cpu: bool) -> dict:
         return {bar.short: ends.get(bar.status, bar.status)}
     found = {"speed": bar.status}
     if bar.outcome == NOT_TRAINED:
-        found["speed"] = NOT_TRAINED
+        found["speed"] = outcome_words(NOT_TRAINED)
     elif not isnan(bar.ratio):
         found["speed"] = f"{bar.ratio:.2f}x"
     changes = {"memory": -bar.saved, "energy": bar.energy - 1}
@@ -206,6 +217,6 @@ def cells_of(bar: Any, on_cpu: bool) -> dict:
 
 def cautions_of(records: list[dict]) -> list[str]:
     """Return why records must be read with caution, each reason in one sentence."""
-    flags = Counter(flag.partition(" (")[0] for one in records for flag in flags_of(one))
-    said = [f"{flag} in {number} of {len(records)} trainings" for flag, number in flags.items()]
-    return [f"Caution: {text}" for text in (said_of_made_up(records), *said) if text]
+    flags = Counter(said(flag).partition(" (")[0] for one in records for flag in flags_of(one))
+    counted = [f"{flag} in {number} of {len(records)} trainings" for flag, number in flags.items()]
+    return [f"Caution: {text}" for text in (said_of_made_up(records), *counted) if text]

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,34 @@ def title_of(model: str) -> str:
     return model
 
 
+def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> torch.nn.Module:
+    """Return a model of timm with new weights, for images of this size: pixels, or (height, width).
+
+    For 32 pixels ResNet-18 to 152 and DPNs begin with a 3 x 3 convolution of stride 1 and without
+    pooling, because ImageNet's first layers would shrink such an image to 8 x 8.
+    """
+    import timm  # takes seconds, and data need none of it
+
+    try:
+        network = timm.create_model(name, img_size=image_size, **options)
+    except TypeError:  # convolutional networks take any size
+        network = timm.create_model(name, **options)
+    if image_size == 32 and re.fullmatch("resnet(18|34|50|101|152)", name):
+        network.conv1 = small_stem(64)
+        network.maxpool = torch.nn.Identity()
+    elif image_size == 32 and isinstance(network, timm.models.dpn.DPN):
+        first = network.features.conv1_1
+        first.conv = small_stem(first.conv.out_channels)
+        network.features.conv1_pool = torch.nn.Identity()
+    return network
+
+
+def small_stem(channels: int) -> torch.nn.Conv2d:
+    convolution = torch.nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
+    torch.nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution
+
+
 def decoded(path: Path, mode: str = "RGB") -> Image.Image:
     """Return an image file as a picture in PIL's `mode`, its 16 bits scaled to 8.
 
@@ -57,8 +84,8 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
                 return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
                 raise ValueError(
-                    "it holds numbers of 32 bits, whose range nobody knows; save it with "
-                    "8 or 16 bits"
+                    "it holds numbers of 32 bits, whose range nobody knows;"
+                    " save it with 8 or 16 bits"
                 )
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
@@ -74,10 +101,10 @@ def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     Links to files are followed, and links to folders are not, because they may lead round in a
     circle.
     """
-    found = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
+    paths = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
     return [
         path
-        for path in found
+        for path in paths
         if path.suffix.lower() in suffixes and all(map(is_usual, path.relative_to(folder).parts))
     ]
 
@@ -94,8 +121,8 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
     known = {hash_of_files([path]) for path in train}
     if copies := known.intersection(hash_of_files([path]) for path in held_out):
         print(
-            f"NOTICE: {len(copies):,} held-out images are training images, too, so the "
-            "metric flatters."
+            f"NOTICE: {len(copies):,} held-out images are training images, too,"
+            " so the metric flatters."
         )
 
 
@@ -152,7 +179,7 @@ class ImageData(TrainingData):
     labels: torch.Tensor
     training: torch.Tensor  # indices of the images to train on
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, source: str, used: str):
+    def __init__(self, settings: Any, device: torch.device, source: str, used: str):
         self.settings = settings
         self.device = device
         self.source, self.used = source, used
