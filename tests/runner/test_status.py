@@ -240,3 +240,16 @@ def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
     kept = hasattr(psutil._psplatform, "BOOT_TIME")
     assert (psutil.Process().create_time() != shown) is not kept
     assert is_alive(runner)
+
+
+def test_a_table_without_energy_and_memory_has_the_speed_alone(ended, tmp_path):
+    for precision in ("tf32", "amp_fp16"):
+        nothing = {"joules_per_1000_samples": None, "peak_allocated_mib": None}
+        ended(precision, seconds=[4.0 if precision == "tf32" else 2.0] * 3, **nothing)
+    assert cells(table(tmp_path)) == {"ResNet-18, eager": ["2.00x"]}
+
+
+def test_a_table_of_what_failed_says_how_it_ended(ended, tmp_path):
+    for precision in ("tf32", "amp_fp16"):
+        ended(precision, status="failed", reason="no such layer")
+    assert cells(table(tmp_path))["ResNet-18, eager"] == ["failed"]
