@@ -92,7 +92,8 @@ def draw(curves: dict[str, list[float]], every: int, file: str) -> None:
     """
     import matplotlib.pyplot as plt
 
-    from mixed_precision_study.report.charts import SOFT, chart_style, drawing_of, sheet_of
+    from docs.sheets import sheet_of
+    from mixed_precision_study.report.charts import SOFT, chart_style, drawing_of
     from mixed_precision_study.report.words import COLOURS
 
     pure = COLOURS["bf16_true"]

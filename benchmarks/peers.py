@@ -42,8 +42,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import run_cells  # noqa: E402
 
 from mixed_precision_study import compare  # noqa: E402
-from mixed_precision_study.judge.ratios import geometric  # noqa: E402
-from mixed_precision_study.judge.stats import exponential, interval  # noqa: E402
+from mixed_precision_study.judge.ratios import geometric, interval_of, logarithm_of  # noqa: E402
 from mixed_precision_study.parameters import UserError  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -339,8 +338,7 @@ def peers_of(measured: list[dict]) -> list[dict]:
         if not both:
             continue
         ratios = [speeds[ours][key] / speeds[theirs][key] for key in both]
-        logs = list(map(math.log, ratios))
-        ends = map(exponential, interval(logs, 0.95)) if len(logs) > 1 else (None, None)
+        found = interval_of(list(map(logarithm_of, ratios)), fewest=2)
         row = {
             "cell": cell,
             "unit": unit,
@@ -348,7 +346,8 @@ def peers_of(measured: list[dict]) -> list[dict]:
             "ours": statistics.median(speeds[ours][key] for key in both),
             "theirs": statistics.median(speeds[theirs][key] for key in both),
             "ratio": geometric(ratios),
-            **dict(zip(("low", "high"), ends, strict=True)),
+            "low": found["low"],
+            "high": found["high"],
             "n": len(both),
         }
         rows.append(

@@ -51,22 +51,23 @@ def rows_in(section):
     return [part.rows for part in parts_of(section, Table)]
 
 
-def opened_bars(figures):
-    """Return {(part, comparison): {precision: (label, height and colour of its bar)}} from left
-    to right.
-    """
-    found = {}
-    for axes in (axes for figure in figures for axes in figure.axes):
-        bars = {bar.get_gid(): bar for bar in axes.patches if bar.get_gid()}
-        for text in sorted(
-            (one for one in axes.texts if one.get_gid()), key=lambda one: one.get_position()[0]
-        ):
-            _, part, comparison, precision = text.get_gid().split()
-            bar = bars.get(text.get_gid().replace("label", "bar"))
-            drawn = (bar.get_height(), to_hex(bar.get_facecolor())) if bar else (None, None)
-            row = (text.get_text(), *drawn)
-            found.setdefault((part, int(comparison)), {})[precision] = row
-    return found
+def drawn_bars(figure):
+    """Return (length, label, colour) of each bar of a figure of draw_bars() from above."""
+    (axes,) = figure.axes
+    labels = {}
+    for text in axes.texts:
+        labels.setdefault(text.get_position()[1], []).append(text.get_text())
+    bars = sorted(axes.patches, key=lambda bar: bar.get_y())
+    places = [bar.get_y() + bar.get_height() / 2 for bar in bars]
+    found = zip(places, bars, strict=True)
+    return [
+        (
+            bar.get_width(),
+            labels[min(labels, key=lambda y, at=at: abs(y - at))][1],
+            to_hex(bar.get_facecolor()),
+        )
+        for at, bar in found
+    ]
 
 
 def failures_in(tables):

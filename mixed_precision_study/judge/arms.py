@@ -2,6 +2,7 @@
 
 import statistics
 
+from .axis import grouped
 from .conditions import fairly_timed, host_of
 from .equivalence import quality_difference
 from .ratios import (
@@ -10,7 +11,7 @@ from .ratios import (
     is_graph,
     paired_ratio,
     paired_runs,
-    seconds_of_epoch,
+    ratio_of_means,
     unpaired_ratio,
 )
 from .trained import by_seed
@@ -50,8 +51,8 @@ def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
         return None
     if found := paired_ratio(paired_runs(own, base)):
         return found
-    mine, theirs = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
-    return unpaired_ratio(theirs / mine)
+    ratio = ratio_of_means(own, base)
+    return unpaired_ratio(ratio) if ratio else None
 
 
 def over_hosts(own: list[dict], base: list[dict]) -> dict:
@@ -60,21 +61,14 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict:
     A graph repeats within 3% on any host and eager times belong to theirs, so the ratio is the
     median of the hosts.
     """
-    hosts = dict.fromkeys(map(host_of, base))
+    hosts = grouped(base, host_of).values()
     eager = (base[0]["settings"].get("execution") or "eager") == "eager"
     if not is_graph(own[0]) or not eager or len(hosts) < FEWEST_HOSTS:
         return {}
-    mine = seconds_of_epoch(fairly_timed(own))
-    ratios = []
-    for host in hosts:
-        theirs = [run for run in base if host_of(run) == host]
-        ratios.append(seconds_of_epoch(fairly_timed(theirs)) / mine)
-    return unpaired_ratio(statistics.median(ratios)) | {
-        "hosts": len(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "outcome": FEW_HOSTS,
-    }
+    ratios = list(filter(None, (ratio_of_means(own, runs) for runs in hosts)))
+    ends = {"lowest": min(ratios), "highest": max(ratios)}
+    found = unpaired_ratio(statistics.median(ratios)) | ends
+    return found | {"hosts": len(ratios), "outcome": FEW_HOSTS}
 
 
 def peak_gib(record: dict) -> float | None:
@@ -99,14 +93,13 @@ def energy_share(own: list[dict], base: list[dict]) -> float | None:
         return None
     if pairs := paired_runs(mine, theirs):
         return geometric(run[JOULES] / other[JOULES] for run, other in pairs)
-    medians = [statistics.median(run[JOULES] for run in runs) for runs in (mine, theirs)]
-    return medians[0] / medians[1]
+    joules, base_joules = (
+        statistics.median(run[JOULES] for run in runs) for runs in (mine, theirs)
+    )
+    return joules / base_joules
 
 
 def quality_beside(own: list[dict], base: list[dict]) -> dict | None:
     """Return the quality_difference() of an arm, or None without a metric or a common seed."""
     named = next((run for run in (*base, *own) if run["metric_name"]), None)
-    if not named:
-        return None
-    found = quality_difference(by_seed(own), by_seed(base), named)
-    return found and found | {"better": named["metric_better"]}
+    return quality_difference(by_seed(own), by_seed(base), named) if named else None

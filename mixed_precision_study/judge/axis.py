@@ -1,8 +1,8 @@
 """An axis: which settings tell arms apart, and which arm is compared with which."""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ..store.record import comparison_key
 
@@ -63,6 +63,14 @@ class Axis(NamedTuple):
         if found := [one for one in near if one in known]:
             return found
         return list(dict.fromkeys(far for one in near for far in self.simpler_arms(one, known)))
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list]:
+    """Return {key of an item: all items that have it}, as they come."""
+    found: dict[Any, list] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 PRECISIONS = Axis()  # what is compared where a study says nothing

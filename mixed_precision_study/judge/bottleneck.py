@@ -1,129 +1,100 @@
 """What limits a run, by plain rules, and what to try against it."""
 
+from .finding import Finding
+
 IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
 # the kernel families that Tensor Cores can run
 ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")
-OTHER_KERNELS = "kernels other than arithmetic"
-FAMILIES_NAMED = 2  # families of these, the longest
+FAMILIES_NAMED = 2  # families of other kernels, the longest
+
+LOADING, LAUNCHES, GRAPH_GAIN = "loading", "launches", "graph_gain"
+SIZES = "sizes"  # not multiples of 8
+OTHER_KERNELS = "other_kernels"
+ON_TENSOR_CORES, WITHOUT_TENSOR_CORES = "on_tensor_cores", "without_tensor_cores"
+NOT_PROFILED = "not_profiled"
+TO_TRY = {
+    LOADING: ("more_workers", "data_on_gpu"),
+    LAUNCHES: ("larger_batch", "graph"),
+    GRAPH_GAIN: ("larger_batch", "graph"),
+    SIZES: ("round_sizes",),
+    OTHER_KERNELS: ("channels_last", "compile", "16_bits"),
+    WITHOUT_TENSOR_CORES: ("tensor_cores",),
+}
 
 
-def find_bottleneck(record: dict) -> tuple[str, str]:
-    """Return (what limits an ok run, the figures that say so). The first case that applies is
-    returned:
+def find_bottleneck(record: dict) -> list[Finding]:
+    """Return what limits an ok run, and behind it what else takes its time. All values are shares.
 
-    "data loading", "kernel launches", "sizes not multiples of 8", OTHER_KERNELS, "arithmetic on
-    Tensor Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
+    The first case that applies comes first: LOADING, LAUNCHES, GRAPH_GAIN, SIZES, OTHER_KERNELS,
+    ON_TENSOR_CORES or WITHOUT_TENSOR_CORES; NOT_PROFILED where the kernels are not known.
 
     Where the same training was faster as a CUDA graph beyond the margin (`graph_gain`, which a
-    report notes), launches are the limit, although the GPU idles less than IDLE, because a graph
-    removes nothing else.
+    report notes as a Finding), launches are the limit, although the GPU idles less than
+    IDLE, because a graph removes nothing else.
     """
     families = dict(record["kernel_family_fractions"])
     if record["gpu_busy_fraction"] is None or not families:
-        return (
-            "not known",
-            f"what limits it is not known ({record['profile_reason'] or 'it was not profiled'})",
-        )
+        return [Finding(NOT_PROFILED, values={"reason": record["profile_reason"]})]
     idle = round(1 - record["gpu_busy_fraction"], 6)  # 1 - 0.8 is a little less than 0.2
     waiting = record["data_wait_fraction"] or 0
     if idle >= IDLE:
-        return cause_of_idleness(idle, waiting)
+        return causes_of_idleness(idle, waiting)
     if gain := record.get("graph_gain"):
-        return (
-            "kernel launches",
-            f"as a CUDA graph it is {gain} as fast, though the GPU is idle {idle:.0%} of the time",
-        )
-    case, because = find_limit_of_kernels(record, families)
+        return [Finding(GRAPH_GAIN, values={"gain": gain, "idle": idle})]
+    found = limits_of_kernels(record, families)
     if idle >= IDLE / 2 and waiting >= idle / 2:
-        because += (
-            f"; the GPU is also idle {idle:.0%} of the time, and the loop waits "
-            f"{waiting:.0%} for its data"
-        )
-    return case, because
+        found.append(Finding("also_idle", values={"idle": idle, "waiting": waiting}))
+    return found
 
 
-def cause_of_idleness(idle: float, waiting: float) -> tuple[str, str]:
-    """Return (the larger cause of idle time, the figures that say so); a second one from half of
-    the first on.
-    """
+def causes_of_idleness(idle: float, waiting: float) -> list[Finding]:
+    """Return the larger cause of idle time, and the other one from half of the first on."""
     for_data = min(waiting, idle)
     for_launches = idle - for_data
-    data = f"the loop waits {waiting:.0%} for its data"
-    if for_data >= for_launches:
-        second = (
-            f", the rest between kernel launches ({for_launches:.0%})"
-            if for_launches >= for_data / 2
-            else ""
-        )
-        return "data loading", f"the GPU is idle {idle:.0%} of the time and {data}{second}"
-    second = f", and {data}" if for_data >= for_launches / 2 else ""
-    return (
-        "kernel launches",
-        f"the GPU is idle {idle:.0%} of the time between kernel launches{second}",
-    )
+    values = {"idle": idle, "waiting": waiting, "launches": for_launches}
+    codes, shares = [LOADING, "also_launches"], [for_data, for_launches]
+    if for_data < for_launches:
+        codes = [LAUNCHES, "also_waits"]
+    told = codes if min(shares) >= max(shares) / 2 else codes[:1]
+    return [Finding(code, values=values) for code in told]
 
 
-def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
-    """Return (what limits a run that keeps the GPU busy, the figures that say so)."""
+def limits_of_kernels(record: dict, families: dict[str, float]) -> list[Finding]:
+    """Return what limits a run that keeps the GPU busy, and how near the card's limit it comes."""
     arithmetic = sum(families.get(name, 0) for name in ARITHMETIC)
     misaligned = record["misaligned_flops_fraction"] or 0
-    share = f"{arithmetic:.0%} of kernel time is convolution and matmul"
+    values = {"arithmetic": arithmetic}
     if record["precision"] != "fp32" and misaligned >= 0.5 and arithmetic >= 0.3:
-        return (
-            "sizes not multiples of 8",
-            f"{share}, and {misaligned:.0%} of that work has sizes not multiples of 8",
-        )
+        return [Finding(SIZES, values={**values, "misaligned": misaligned})]
     if arithmetic < 0.5:
-        return (
-            OTHER_KERNELS,
-            f"{1 - arithmetic:.0%} of kernel time is not arithmetic ({longest_others(record)})",
-        )
+        other = {"other": 1 - arithmetic, "longest": longest_others(record)}
+        return [Finding(OTHER_KERNELS, values=other)]
     # other patterns of kernel names
-    on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)
-    limit = record["compute_limit_fraction"]
-    reached = f" and reaches {limit:.0%} of what this card was measured to do" if limit else ""
-    case = (
-        "arithmetic on Tensor Cores"
-        if on_tensor_cores >= 0.5
-        else "arithmetic without Tensor Cores"
-    )
-    return case, f"{share}, {on_tensor_cores:.0%} of it on Tensor Cores{reached}"
+    values["on_cores"] = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)
+    code = ON_TENSOR_CORES if values["on_cores"] >= 0.5 else WITHOUT_TENSOR_CORES
+    found = [Finding(code, values=values)]
+    if limit := record["compute_limit_fraction"]:
+        found.append(Finding("reached", values={"limit": limit}))
+    return found
 
 
-def longest_others(record: dict) -> str:
-    """Return the longest families of kernels other than arithmetic, each with its share of
-    kernel time.
-    """
-    others = [
-        (share, name) for name, share in record["kernel_family_fractions"] if name not in ARITHMETIC
-    ]
-    return ", ".join(
-        f"{name} {share:.0%}" for share, name in sorted(others, reverse=True)[:FAMILIES_NAMED]
-    )
+def longest_others(record: dict) -> dict[str, float]:
+    """Return {family: share of kernel time} of the longest kernels other than arithmetic."""
+    shares = {n: share for n, share in record["kernel_family_fractions"] if n not in ARITHMETIC}
+    longest = sorted(shares.items(), key=lambda item: item[::-1], reverse=True)
+    return dict(longest[:FAMILIES_NAMED])
 
 
-def advice_of(case: str, record: dict) -> str:
-    """Return what to try next against a limit, as a clause, or nothing."""
+def remedies_of(code: str, record: dict) -> list[str]:
+    """Return what to try next against a limit: those codes of TO_TRY that are not done yet."""
     settings = record["settings"]
     execution = settings.get("execution")
     in_32_bits = record["precision"] in ("fp32", "tf32")
-    ways = []
-    if case == "data loading":
-        ways += ["more num_workers", 'data kept on the device (loader="gpu")']
-    elif case == "kernel launches":
-        ways.append("a larger batch")
-        if execution in ("eager", "compile"):
-            ways.append("a CUDA graph of the whole step")
-    elif case == "sizes not multiples of 8":
-        ways.append("channels, units and vocabulary rounded up to multiples of 8")
-    elif case == OTHER_KERNELS:
-        if settings.get("channels_last") is False:
-            ways.append("channels_last")
-        if execution in ("eager", "cuda_graph"):
-            ways.append("torch.compile")
-        if in_32_bits:
-            ways.append("16-bit values, which are half the bytes")
-    elif case == "arithmetic without Tensor Cores" and in_32_bits:
-        ways.append("tf32, amp_fp16 or amp_bf16, where the card has Tensor Cores")
-    *first, last = ways or [""]
-    return f": try {', '.join(first)}{' or ' if first else ''}{last}" if last else ""
+    fits = {
+        "graph": execution in ("eager", "compile"),
+        "channels_last": settings.get("channels_last") is False,
+        "compile": execution in ("eager", "cuda_graph"),
+        "16_bits": in_32_bits,
+        "tensor_cores": in_32_bits,
+    }
+    return [remedy for remedy in TO_TRY.get(code, ()) if fits.get(remedy, True)]

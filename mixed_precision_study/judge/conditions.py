@@ -4,20 +4,17 @@ import json
 from collections.abc import Sequence
 
 from ..store.record import DISTURBED, comparison_key, data_asked_for
+from .finding import Finding
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
-SHOWN = 24  # characters of a value in a sentence; a hash is longer
 POWER_CAP = "power cap"  # reached by the work itself, so it is part of what a precision costs
-SOFTWARE = {
-    "torch_version": "PyTorch",
-    "cuda_version": "CUDA",
-    "cudnn_version": "cuDNN",
-    "driver_version": "driver",
-    "timm_version": "timm",
-    "package_version": "version of this package",
-    "code_hash": "measuring code",
-}
-HOST = {"host_id": "host", "host_cpu": "CPU model", "host_cores": "cores of the host"}
+# fields of a record in which two runs may differ; each is the code of that difference
+SOFTWARE = (
+    *("torch_version", "cuda_version", "cudnn_version", "driver_version", "timm_version"),
+    *("package_version", "code_hash"),
+)
+HOST = ("host_id", "host_cpu", "host_cores")
+KNOWN_OF_ONE = {"forked": "kernel_forked", "one_clock": "sm_clock_mhz_median"}  # {code: field}
 Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
@@ -34,11 +31,12 @@ def name_beside(record: dict, other: dict) -> str:
     """
     if record["precision"] != other["precision"]:
         return record["precision"]
-    key, others = dict(comparison_key(record)), dict(comparison_key(other))
-    differing = [name for name in key if key[name] != others.get(name)]
-    if "execution" in differing or not differing:
+    others = comparison_key(other)
+    differing = [item for item in comparison_key(record) if item not in others]
+    if not differing or "execution" in dict(differing):
         return record["settings"]["execution"]
-    return f"{differing[0]}={json.loads(key[differing[0]])}"
+    name, value = differing[0]
+    return f"{name}={json.loads(value)}"
 
 
 def slowdowns(record: dict) -> dict[str, float]:
@@ -48,9 +46,9 @@ def slowdowns(record: dict) -> dict[str, float]:
     return {name: share for name, share in record["throttle_fractions"] if share >= DISTURBED}
 
 
-def held_back(record: dict) -> bool:
-    """Return whether something other than the power cap slowed the GPU: heat or hardware."""
-    return any(name != POWER_CAP for name in slowdowns(record))
+def held_back(record: dict) -> dict[str, float]:
+    """Return the slowdowns() by other than the power cap: by heat or hardware."""
+    return {name: share for name, share in slowdowns(record).items() if name != POWER_CAP}
 
 
 def fairly_timed(runs: list[dict]) -> list[dict]:
@@ -60,156 +58,128 @@ def fairly_timed(runs: list[dict]) -> list[dict]:
     return [run for run in runs if not held_back(run)] or runs
 
 
-def fairly_timed_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+def fairly_timed_pairs(pairs: list[Pair]) -> list[Pair]:
     """Return the pairs of which heat or hardware slowed neither run, or all where there is no
     such pair.
     """
-    return [pair for pair in pairs if not any(map(held_back, pair))] or list(pairs)
+    return [pair for pair in pairs if not any(map(held_back, pair))] or pairs
 
 
-def flags_of(record: dict) -> list[str]:
-    """Return what disturbed the measurement of a run, as short phrases.
-
-    The power limit is no disturbance.
-    """
-    flags = []
-    if held_back(record):
-        reasons = [
-            f"{name} {share:.0%}" for name, share in slowdowns(record).items() if name != POWER_CAP
-        ]
-        flags.append(f"throttled ({', '.join(reasons)} of the time)")
+def conditions_of(record: dict, run: str = "") -> list[Finding]:
+    """Return what slowed or disturbed a run: "throttled", "shared" or "power_limit"."""
+    found = []
+    if reasons := held_back(record):
+        found.append(Finding("throttled", run, {"reasons": reasons}))
     if record["gpu_shared"]:
-        flags.append("GPU shared with another process")
-    return flags
+        found.append(Finding("shared", run))
+    if share := slowdowns(record).get(POWER_CAP):
+        found.append(Finding("power_limit", run, {"share": share}))
+    return found
+
+
+def flags_of(record: dict) -> list[Finding]:
+    """Return what disturbed the measurement of a run, which the power limit does not."""
+    return [found for found in conditions_of(record) if found.code != "power_limit"]
 
 
 def why_made_up(record: dict) -> str:
-    """Return why a run trained on made-up data, or nothing where its data are real or not known
-    yet.
+    """Return why a run trained on made-up data: "asked" for, or real ones were "missing".
+
+    Return nothing where its data are real or not known yet.
     """
     if not record["synthetic"]:
         return ""
-    asked = data_asked_for(record) == "synthetic"
-    return (
-        "they were asked for"
-        if asked
-        else "the real data were neither found nor could be downloaded"
-    )
+    return "asked" if data_asked_for(record) == "synthetic" else "missing"
 
 
-def said_of_made_up(records: Sequence[dict]) -> str:
-    """Return in one sentence how many of the runs that trained did so on made-up data, and why,
-    or nothing.
-    """
-    trained = [record for record in records if record["epoch_seconds"]]
-    reasons = [reason for record in trained if (reason := why_made_up(record))]
-    if not reasons:
-        return ""
-    runs = (
-        f"{len(reasons)} of {len(trained)} runs trained" if len(trained) > 1 else "The run trained"
-    )
-    why = " or ".join(dict.fromkeys(reasons))
-    return f"{runs} on made-up data, because {why}, so their quality says nothing about real data."
-
-
-def conditions_of(record: dict) -> list[str]:
-    """Return what disturbed a run, and whether it ran at the power limit, as short phrases."""
-    share = slowdowns(record).get(POWER_CAP)
-    return flags_of(record) + ([f"at its power limit {share:.0%} of the time"] if share else [])
-
-
-def clocks_apart(own: dict, base: dict) -> str | None:
-    """Return by how much the median clocks of two runs differ, or None where they are alike or
+def clocks_apart(own: dict, base: dict) -> Finding | None:
+    """Return "clock" with the median clocks of two runs in MHz, or None where they are alike or
     not known.
     """
     clocks = [record["sm_clock_mhz_median"] or 0 for record in (own, base)]
     if not all(clocks) or max(clocks) <= min(clocks) * (1 + CLOCKS_ALIKE):
         return None
-    return f"clock {clocks[0]:.0f} MHz against {clocks[1]:.0f} MHz"
+    return Finding("clock", values={"own": clocks[0], "base": clocks[1]})
 
 
-def one_sided(own: dict, base: dict) -> list[str]:
-    """Return what slowed or disturbed one of the two runs and not the other, with its precision."""
+def one_sided(own: dict, base: dict) -> list[Finding]:
+    """Return the conditions_of() that one of the two runs which was slowed or disturbed while the
+    other was not.
+    """
     found = []
     for record, other in ((own, base), (base, own)):
-        if set(slowdowns(record)) - set(slowdowns(other)) or (
-            record["gpu_shared"] and not other["gpu_shared"]
-        ):
-            found += [f"{name_beside(record, other)} {text}" for text in conditions_of(record)]
+        slowed = slowdowns(record).keys() - slowdowns(other).keys()
+        if slowed or (record["gpu_shared"] and not other["gpu_shared"]):
+            found += conditions_of(record, name_beside(record, other))
     return found
 
 
-def order_difference(own: dict, base: dict) -> str | None:
-    """Return that one of the two was the first of its process and the other was not, or None."""
+def order_difference(own: dict, base: dict) -> Finding | None:
+    """Return "place" where one of the two was run after more others in its process, or None.
+
+    A place of None is not known.
+    """
     before = own["runs_before_in_process"], base["runs_before_in_process"]
     same_process = own["process_id"] and own["process_id"] == base["process_id"]
     if before[0] == before[1] or same_process:
         return None
-    places = ["unknown" if count is None else str(count + 1) for count in before]
-    names = name_beside(own, base), name_beside(base, own)
-    return f"{names[0]} was run {places[0]} of its process, {names[1]} run {places[1]}"
+    first, second = (None if count is None else count + 1 for count in before)
+    values = {"place": first, "other": name_beside(base, own), "other_place": second}
+    return Finding("place", name_beside(own, base), values)
 
 
-def differences(own: dict, base: dict) -> list[str]:
-    """Return in which conditions two runs differ, as short phrases, from the software to what
-    disturbed one of them.
+def differences(own: dict, base: dict) -> list[Finding]:
+    """Return in which conditions two runs differ, from the software to what disturbed one of
+    them.
+
+    The codes are the fields of SOFTWARE and HOST, the names of KNOWN_OF_ONE, and those of
+    order_difference(), clocks_apart() and conditions_of().
     """
-    found = []
-    for field, name in (SOFTWARE | HOST).items():
-        if own[field] != base[field]:
-            values = [str(record[field] or "unknown")[:SHOWN] for record in (own, base)]
-            found.append(f"{name} {values[0]} against {values[1]}")
-    for field, text in (
-        ("kernel_forked", "only the kernel of {} was forked"),
-        ("sm_clock_mhz_median", "clock of {} only"),
-    ):
+    found = [
+        Finding(field, values={"own": own[field], "base": base[field]})
+        for field in (*SOFTWARE, *HOST)
+        if own[field] != base[field]
+    ]
+    for code, field in KNOWN_OF_ONE.items():
         having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0][field]]
-        found += [text.format(*having)] if len(having) == 1 else []
-    return (
-        found
-        + list(filter(None, (order_difference(own, base), clocks_apart(own, base))))
-        + one_sided(own, base)
-    )
+        if len(having) == 1:
+            found.append(Finding(code, having[0]))
+    found += filter(None, (order_difference(own, base), clocks_apart(own, base)))
+    return found + one_sided(own, base)
 
 
-def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
-    """Return why no outcome may be given for pairs of runs: heat, hardware or clock on one side
-    only; else None.
+def no_outcome_in(pairs: Sequence[Pair]) -> Finding | None:
+    """Return why no outcome may be given for pairs of runs, or None.
+
+    It is "slowed" where heat or hardware slowed one side only, or "clock_unexplained".
     """
     for own, base in pairs:
         for record, other in ((own, base), (base, own)):
-            reasons = [
-                name
-                for name in slowdowns(record)
-                if name not in slowdowns(other) and name != POWER_CAP
-            ]
-            if reasons:
-                return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
+            if reasons := [name for name in held_back(record) if name not in slowdowns(other)]:
+                return Finding("slowed", name_beside(record, other), {"reasons": reasons})
         slower = min((own, base), key=lambda record: record["sm_clock_mhz_median"] or 0)
         if (clock := clocks_apart(own, base)) and POWER_CAP not in slowdowns(slower):
-            return f"{clock}, which the power cap does not explain"
+            return Finding("clock_unexplained", values=clock.values)
     return None
 
 
-def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
-    """Return that one precision began before the other in all of several pairs, each on one GPU,
-    or None.
-    """
-    first = set()
-    for pair in pairs:
-        starts = [(one["started_at"] or "", one["runs_before_in_process"] or 0) for one in pair]
-        known = len({one["gpu_uuid"] for one in pair}) == 1 and all(start for start, _ in starts)
-        first.add(starts[0] < starts[1] if known and starts[0] != starts[1] else None)
+def begun_first(pair: Pair) -> bool | None:
+    """Return whether the first of a pair on one GPU began before the second; None if unknown."""
+    own, base = ((run["started_at"] or "", run["runs_before_in_process"] or 0) for run in pair)
+    known = pair[0]["gpu_uuid"] == pair[1]["gpu_uuid"] and own[0] and base[0]
+    return own < base if known and own != base else None
+
+
+def always_in_one_order(pairs: Sequence[Pair]) -> Finding | None:
+    """Return "order" with the run that began before the other in all of several pairs, or None."""
+    first = set(map(begun_first, pairs))
     if len(pairs) < 2 or first not in ({True}, {False}):
         return None
-    own, base = name_beside(*pairs[0]), name_beside(*pairs[0][::-1])
-    return (
-        f"{own} always ran before {base}" if first == {True} else f"{base} always ran before {own}"
-    )
+    pair = pairs[0] if first == {True} else pairs[0][::-1]
+    return Finding("order", name_beside(*pair), {"other": name_beside(*pair[::-1])})
 
 
-def differences_in(pairs: Sequence[Pair]) -> list[str]:
-    """Return in which conditions any of several pairs of runs differ, each phrase once."""
-    found = [text for pair in pairs for text in differences(*pair)]
-    order = always_in_one_order(pairs)
-    return list(dict.fromkeys([*found, *([order] if order else [])]))
+def differences_in(pairs: Sequence[Pair]) -> list[Finding]:
+    """Return in which conditions any of several pairs of runs differ, each of them once."""
+    found = [one for pair in pairs for one in differences(*pair)]
+    return list(dict.fromkeys(filter(None, (*found, always_in_one_order(pairs)))))

@@ -3,18 +3,18 @@ than chance.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from operator import itemgetter
-from statistics import median
+from collections.abc import Iterable, Mapping
 
 from ..store.record import is_explanation, last_metric
+from .axis import PRECISIONS, Axis, grouped
+from .finding import Finding
+from .stats import median_of_known
 
 LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
 # the same where the baseline has not learned, so that no lucky seed is the measure
 CLEARLY_LEARNED = 0.5
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
-BASES = ("fp32", "tf32")  # of which one is expected to learn
 
 
 def skipped_fraction(record: dict) -> float:
@@ -48,20 +48,20 @@ def gain_over_chance(record: dict) -> float | None:
 
 
 def gain_to_expect(
-    gains: dict[str, list[float]], bases: Iterable[str] = BASES
+    gains: Mapping[str, float | None], bases: Iterable[str]
 ) -> tuple[float, str] | None:
     """Return (gain over chance, arm) that runs are judged by; None where none has learned.
 
-    It is the median of the first base, if that has learned. Else it is the best, which must
-    have learned clearly then. `gains` are {arm: its gains}.
+    It is that of the first base, if that has learned. Else it is the best, which must have learned
+    clearly then. `gains` are {arm: the median of its runs}.
     """
-    middle = {arm: median(found) for arm, found in gains.items() if found}
-    baseline = next((arm for arm in bases if arm in middle), None)
-    if baseline is not None and middle[baseline] >= LEARNED:
-        return middle[baseline], baseline
-    best = max(middle, key=middle.__getitem__, default=None)
+    known = {arm: gain for arm, gain in gains.items() if gain is not None}
+    baseline = next((arm for arm in bases if arm in known), None)
     needed = LEARNED if baseline is None else CLEARLY_LEARNED
-    return (middle[best], best) if best is not None and middle[best] >= needed else None
+    if baseline is not None and known[baseline] >= LEARNED:
+        return known[baseline], baseline
+    best = max(known, key=known.__getitem__, default=None)
+    return (known[best], best) if best is not None and known[best] >= needed else None
 
 
 def settled(record: dict) -> dict:
@@ -72,53 +72,45 @@ def settled(record: dict) -> dict:
         the metric.
     """
     metric, loss = record["metric"], record["train_loss"]
-    before, last = (
-        gain_over_chance({**record, "metric": metric[:end]})
-        for end in (len(metric) - 1, len(metric))
-    )
-    if before is None or last is None or before <= last:
-        return record
-    if len(loss) < 3 or not all(one is not None and math.isfinite(one) for one in loss):
-        return record
-    trains_on = loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2
-    return {**record, "metric": [*metric[:-1], metric[-2]]} if trains_on else record
+    before, last = gain_over_chance({**record, "metric": metric[:-1]}), gain_over_chance(record)
+    jumped = before is not None and last is not None and before > last
+    known = len(loss) >= 3 and all(one is not None and math.isfinite(one) for one in loss)
+    if jumped and known and loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2:
+        return {**record, "metric": [*metric[:-1], metric[-2]]}
+    return record
 
 
-def find_diverged(
-    records: Iterable[dict],
-    arm_of: Callable[[dict], str] = itemgetter("precision"),
-    bases: Iterable[str] = BASES,
-    others: str = "another precision",
-) -> dict[str, str]:
-    """Return {run_id: reason} of the ok runs that did not train.
+def find_diverged(records: Iterable[dict], axis: Axis = PRECISIONS) -> dict[int, Finding]:
+    """Return {place in records: reason} of the ok runs that did not train.
 
-    Most of their steps were skipped, or they learned nothing where `others` did.
-
-    A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump
-    does not count.
+    The reason is "overflow", most of their steps were skipped; "not_finite", the last metric is not
+    where another run's is; or "chance", a gain below CHANCE of the gain to expect. One jump of the
+    metric does not count.
     """
-    ok_runs = [
-        settled(record)
-        for record in records
+    ok_runs = {
+        place: settled(record)
+        for place, record in enumerate(records)
         if record["status"] == "ok" and not is_explanation(record)
-    ]
-    gains: dict[str, list[float]] = {}
-    for record in ok_runs:
-        gain = gain_over_chance(record)
-        gains.setdefault(arm_of(record), []).extend([] if gain is None else [gain])
-    expected = gain_to_expect(gains, bases)
-    any_metric = any(last_metric(record) is not None for record in ok_runs)
-    found = {}
-    for record in ok_runs:
-        gain = gain_over_chance(record)
-        if skipped_fraction(record) > MOST:
-            found[record["run_id"]] = (
-                f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
-            )
-        elif record["metric"] and last_metric(record) is None and any_metric:
-            found[record["run_id"]] = f"its last metric is not finite where {others} has one"
-        elif expected and gain is not None and gain < CHANCE * expected[0]:
-            share = f"{gain:.0%} of the way from chance to perfect"
-            reached = f"{others} ({expected[1]}) reached {expected[0]:.0%}"
-            found[record["run_id"]] = f"ended no better than chance ({share}) where {reached}"
-    return found
+    }
+    arms = grouped(ok_runs.values(), axis.arm_of)
+    gains = {arm: median_of_known(map(gain_over_chance, runs)) for arm, runs in arms.items()}
+    expected = gain_to_expect(gains, axis.bases)
+    any_metric = any(last_metric(record) is not None for record in ok_runs.values())
+    reasons = {
+        place: why_diverged(record, expected, any_metric) for place, record in ok_runs.items()
+    }
+    return {place: reason for place, reason in reasons.items() if reason}
+
+
+def why_diverged(
+    record: dict, expected: tuple[float, str] | None, any_metric: bool
+) -> Finding | None:
+    """Return why an ok run counts as diverged, see find_diverged(), or None."""
+    if (skipped := skipped_fraction(record)) > MOST:
+        return Finding("overflow", values={"share": skipped})
+    if record["metric"] and last_metric(record) is None and any_metric:
+        return Finding("not_finite")
+    gain = gain_over_chance(record)
+    if expected and gain is not None and gain < CHANCE * expected[0]:
+        return Finding("chance", expected[1], {"gain": gain, "expected": expected[0]})
+    return None

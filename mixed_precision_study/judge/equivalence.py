@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from statistics import fmean
 
-from .stats import exponential, interval
+from .stats import ends_of, exponential
 
 FEWEST_SEEDS = 3  # for an interval
 # with three or four, equal precisions may happen to differ or to agree
 FEWEST_SEEDS_FOR_OUTCOME = 5
-EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "inconclusive"
+EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not_worse", "inconclusive"
+ENDS = ("low", "high", "low90", "high90")
 WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 
@@ -33,6 +34,7 @@ def quality_difference(
     margin: up to which it counts as equivalent; None where it has none
     is_ratio: whether all of these are shares of the base's value
     seeds: how many
+    better: whether a higher or a lower metric is the better one
     outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where
         the 95% interval excludes 0; else NOT_WORSE where the worse end of the 90% interval lies
         inside the margin; else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER
@@ -44,15 +46,11 @@ def quality_difference(
     )
     if not seeds:
         return None
-    if is_ratio:
-        changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
-    else:
-        changes = [own[seed] - base[seed] for seed in seeds]
-    found: dict = dict.fromkeys(("difference", "low", "high", "low90", "high90"))
-    found["difference"] = fmean(changes)
+    level = math.log if is_ratio else float
+    changes = [level(own[seed]) - level(base[seed]) for seed in seeds]
+    found: dict = {"difference": fmean(changes)} | dict.fromkeys(ENDS)
     if len(seeds) >= FEWEST_SEEDS:
-        found["low"], found["high"] = interval(changes, 0.95)
-        found["low90"], found["high90"] = interval(changes, 0.9)
+        found |= zip(ENDS, ends_of(changes), strict=True)
     if is_ratio:
         found = {
             name: None if value is None else exponential(value) - 1 for name, value in found.items()
@@ -62,11 +60,12 @@ def quality_difference(
         "margin": one["metric_margin"],
         "is_ratio": is_ratio,
         "seeds": len(seeds),
+        "better": one["metric_better"],
     }
-    return found | {"outcome": outcome_of(found, one["metric_better"])}
+    return found | {"outcome": outcome_of(found)}
 
 
-def outcome_of(found: dict, better: str) -> str:
+def outcome_of(found: dict) -> str:
     """Return what a difference with its intervals, margin and number of seeds allows to say."""
     if found["low"] is None:
         return UNKNOWN
@@ -80,10 +79,10 @@ def outcome_of(found: dict, better: str) -> str:
         return EQUIVALENT
     excludes_0 = not found["low"] <= 0 <= found["high"]
     if excludes_0 and (enough or (margin and min(abs(found["low"]), abs(found["high"])) > margin)):
-        return direction_of(found, better)
-    return NOT_WORSE if enough and inside[better] else UNKNOWN
+        return direction_of(found)
+    return NOT_WORSE if enough and inside[found["better"]] else UNKNOWN
 
 
-def direction_of(found: dict, better: str) -> str:
-    """Return BETTER or WORSE by the sign of a difference alone; `better` is "higher" or "lower"."""
-    return BETTER if (found["difference"] > 0) == (better == "higher") else WORSE
+def direction_of(found: dict) -> str:
+    """Return BETTER or WORSE by the sign of a difference alone."""
+    return BETTER if (found["difference"] > 0) == (found["better"] == "higher") else WORSE

@@ -9,16 +9,19 @@ import numpy as np
 
 from ..parameters import MAX_NUMBER
 from ..store.record import is_explanation
+from .axis import grouped
 from .conditions import (
     Pair,
     always_in_one_order,
     differences,
     differences_in,
+    fairly_timed,
     fairly_timed_pairs,
     host_of,
     no_outcome_in,
 )
-from .stats import exponential, half_width, interval, p_value
+from .finding import Finding
+from .stats import ends_of, exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
@@ -45,13 +48,6 @@ def block_times(record: dict) -> np.ndarray:
     return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
 
 
-def seconds_of_epoch(runs: list[dict]) -> float:
-    """Return the geometric mean over runs of their mean epochs, so that two precisions divide to
-    their ratio.
-    """
-    return geometric(fmean(run["epoch_seconds"]) for run in runs)
-
-
 def is_per_sample(own: dict, base: dict) -> bool:
     """Return whether two runs are compared in seconds per sample: their batch sizes differ, or
     were searched.
@@ -60,17 +56,34 @@ def is_per_sample(own: dict, base: dict) -> bool:
     return sizes[0] == "max" or sizes[0] != sizes[1]
 
 
-def total_ratio(own: dict, base: dict) -> float | None:
-    """Return how many times as fast a run is, by the total time of the epochs that both have;
+def ratio_of_times(own: dict, base: dict, seconds: float, base_seconds: float) -> float | None:
+    """Return how many times as fast a run is, from the times of as many epochs as of its base.
 
-    None if not known.
+    It is per sample where is_per_sample() says so, and then None if the samples are not known.
     """
-    count = min(len(own["epoch_seconds"]), len(base["epoch_seconds"]))
-    ratio = sum(base["epoch_seconds"][:count]) / sum(own["epoch_seconds"][:count])
     if not is_per_sample(own, base):
-        return ratio
+        return base_seconds / seconds
     samples, base_samples = own["samples_per_epoch"], base["samples_per_epoch"]
-    return ratio * (samples / base_samples) if samples and base_samples else None
+    if not samples or not base_samples:
+        return None
+    return base_seconds / seconds * (samples / base_samples)
+
+
+def total_ratio(own: dict, base: dict) -> float | None:
+    """Return the ratio_of_times() by the total of the epochs that both runs have."""
+    times = own["epoch_seconds"], base["epoch_seconds"]
+    count = min(map(len, times))
+    return ratio_of_times(own, base, *(sum(one[:count]) for one in times))
+
+
+def ratio_of_means(own: list[dict], base: list[dict]) -> float | None:
+    """Return the ratio_of_times() of some ok runs over others without pairs.
+
+    The times are geometric means over runs of their mean epochs, as the seconds of bars are.
+    """
+    sides = map(fairly_timed, (own, base))
+    means = (geometric(fmean(run["epoch_seconds"]) for run in runs) for runs in sides)
+    return ratio_of_times(own[0], base[0], *means)
 
 
 def block_ratios(own: dict, base: dict) -> np.ndarray:
@@ -102,31 +115,26 @@ def pairing_of(record: dict) -> tuple:
     return record["settings"]["seed"], record["settings"].get("repeat"), record["gpu_uuid"]
 
 
+def newest_first(runs: list[dict]) -> list[dict]:
+    """Return the ok records whose times count, the newest first."""
+    kept = [run for run in runs if run["status"] == "ok" and not is_explanation(run)]
+    names = ("started_at", "run_id", "path")
+    return sorted(kept, key=lambda run: tuple(run.get(name) or "" for name in names), reverse=True)
+
+
 def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
     """Return [(run, its counterpart)] of timed ok records with equal seed, repetition and GPU.
 
     A counterpart is used once. Of several, that with the fewest other conditions is taken, then the
     newest.
     """
-
-    def timed(records):
-        kept = [
-            record for record in records if record["status"] == "ok" and not is_explanation(record)
-        ]
-        names = ("started_at", "run_id", "path")
-        return sorted(
-            kept, key=lambda record: tuple(record.get(name) or "" for name in names), reverse=True
-        )
-
-    found, free = [], timed(base_runs)
-    for run in timed(runs):
-        candidates = [base for base in free if pairing_of(base) == pairing_of(run)]
-        if candidates:
-            counterpart = min(candidates, key=lambda base: len(differences(run, base)))
-            free = [base for base in free if base is not counterpart]
-            found.append((run, counterpart))
-    places = {id(run): place for place, run in enumerate(runs)}
-    return sorted(found, key=lambda pair: places[id(pair[0])])
+    found = {}
+    free = grouped(newest_first(base_runs), pairing_of)
+    for run in newest_first(runs):
+        if candidates := free.get(pairing_of(run)):
+            unlike = [len(differences(run, base)) for base in candidates]
+            found[id(run)] = run, candidates.pop(unlike.index(min(unlike)))
+    return [found[id(run)] for run in runs if id(run) in found]
 
 
 def paired_ratio(pairs: list[Pair]) -> dict | None:
@@ -164,8 +172,8 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     blocks = geometric(float(np.median(block_ratios(*pair))) for pair in usable)
     differing = differences_in(usable)
     if len(fair) < len(pairs):
-        slowed = f"{len(pairs) - len(fair)} of {len(pairs)} pairs were slowed by heat or hardware"
-        differing.append(f"{slowed} and are left out")
+        counts = {"number": len(pairs) - len(fair), "total": len(pairs)}
+        differing.append(Finding("left_out", values=counts))
     return {
         **found,
         "seeds": len({own["settings"]["seed"] for own, _ in usable}),
@@ -176,7 +184,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "unlike": no_outcome_in(usable),
         "one_order": None if graph else always_in_one_order(usable),
         "untrained": why_not_trained(pairs),
-        "lost": quality_lost(*([pair[side] for pair in pairs] for side in (0, 1))),
+        "lost": quality_lost(*zip(*pairs, strict=True)),
     }
 
 
@@ -188,15 +196,12 @@ def is_graph(record: dict) -> bool:
 def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
     """Return the mean of ratios, its interval, the ends, and numbers of processes and hosts."""
     logarithms = by_process(ratios)
-    by_host: dict[object, list] = {}
-    for pair, one in ratios:
-        by_host.setdefault(host_of(pair[0]) or pair[0]["gpu_uuid"], []).append((pair, one))
-    ends = [exponential(fmean(by_process(one))) for one in by_host.values()]
+    hosts = grouped(ratios, lambda one: host_of(one[0][0]) or one[0][0]["gpu_uuid"])
+    ends = [exponential(fmean(by_process(alike))) for alike in hosts.values()]
     ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     if len(ends) >= FEWEST_HOSTS and not graph:
-        ratio, interval = median(ends), dict.fromkeys(INTERVAL_FIELDS)
-        if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL:
-            interval = interval_of(list(map(logarithm_of, ends)))
+        ratio = median(ends)
+        interval = interval_of(list(map(logarithm_of, ends)), FEWEST_HOSTS_FOR_INTERVAL)
     return {
         "ratio": ratio,
         **interval,
@@ -212,22 +217,18 @@ def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
 
     Records without a process are one each.
     """
-    found: dict[tuple, list[float]] = {}
-    for pair, ratio in ratios:
-        key = tuple(record["process_id"] or id(record) for record in pair)
-        found.setdefault(key, []).append(logarithm_of(ratio))
-    return [fmean(values) for values in found.values()]
+    found = grouped(ratios, lambda one: tuple(run["process_id"] or id(run) for run in one[0]))
+    return [fmean(logarithm_of(ratio) for _, ratio in alike) for alike in found.values()]
 
 
-def interval_of(logarithms: list[float]) -> dict:
+def interval_of(logarithms: list[float], fewest: int = FEWEST_PROCESSES) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have
-    told from 1.
+    told from 1; all None below `fewest` logarithms.
     """
-    if len(logarithms) < FEWEST_PROCESSES:
+    if len(logarithms) < fewest:
         return dict.fromkeys(INTERVAL_FIELDS)
-    ends = [*interval(logarithms, 0.95), *interval(logarithms, 0.9)]
     smallest = max(exponential(half_width(logarithms, 0.95)), SMALLEST_CLAIMED) - 1
-    found = (*map(exponential, ends), p_value(logarithms), smallest)
+    found = (*map(exponential, ends_of(logarithms)), p_value(logarithms), smallest)
     return dict(zip(INTERVAL_FIELDS, found, strict=True))
 
 

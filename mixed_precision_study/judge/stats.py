@@ -1,8 +1,8 @@
 """Intervals and p values by Student's distribution of t, and Holm's correction."""
 
 import math
-from collections.abc import Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median, stdev
 
 from scipy.special import stdtr, stdtrit
 
@@ -23,10 +23,19 @@ def half_width(values: list[float], level: float) -> float:
     return float(stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
 
 
-def interval(values: list[float], level: float) -> tuple[float, float]:
-    """Return Student's interval of the mean of two values or more."""
-    half = half_width(values, level)
-    return fmean(values) - half, fmean(values) + half
+def ends_of(values: list[float]) -> list[float]:
+    """Return the ends of Student's 95% interval, and those of the 90% one, of the mean of two
+    values or more.
+    """
+    middle = fmean(values)
+    halves = [half_width(values, level) for level in (0.95, 0.9)]
+    return [middle + side * half for half in halves for side in (-1, 1)]
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are not None, or None without one."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def p_value(values: list[float]) -> float:

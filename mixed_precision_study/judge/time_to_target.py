@@ -5,6 +5,8 @@ energy that took.
 from statistics import fmean
 from typing import NamedTuple
 
+from .ratios import geometric
+
 
 class ToTarget(NamedTuple):
     """One training and its target. What is not reached or not known is None."""
@@ -28,8 +30,9 @@ def to_target(record: dict, target: float) -> ToTarget:
     """Return what an ok run that was evaluated needed to reach a target."""
     sign = 1 if record["metric_better"] == "higher" else -1
     times, energy = record["epoch_seconds"], record["energy_joules"]
-    reached = [value is not None and sign * value >= sign * target for value in record["metric"]]
-    epochs = reached.index(True) + 1 if True in reached else None
+    metrics = enumerate(record["metric"], 1)
+    reached = (n for n, value in metrics if value is not None and sign * value >= sign * target)
+    epochs = next(reached, None)
     seconds = sum(times[:epochs]) if epochs else None
     joules = None if seconds is None or energy is None else energy * seconds / sum(times)
     return ToTarget(epochs, seconds, joules, fmean(times))
@@ -39,11 +42,10 @@ def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:
     """Return whether the epochs of `own` are faster, but not its way to the target, which it may
     never reach.
     """
-    if not own or not base or not all(one.epochs for one in base):
+    base_needed = [one.seconds for one in base if one.seconds is not None]
+    if not own or not base or len(base_needed) < len(base):
         return False
-    if fmean(one.epoch_seconds for one in own) >= fmean(one.epoch_seconds for one in base):
-        return False
-    needed, base_needed = (
-        [one.seconds for one in runs if one.seconds is not None] for runs in (own, base)
-    )
-    return len(needed) < len(own) or fmean(needed) > fmean(base_needed)
+    epoch, base_epoch = (geometric(one.epoch_seconds for one in runs) for runs in (own, base))
+    needed = [one.seconds for one in own if one.seconds is not None]
+    slower = len(needed) < len(own) or fmean(needed) > fmean(base_needed)
+    return epoch < base_epoch and slower

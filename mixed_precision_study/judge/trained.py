@@ -3,12 +3,16 @@ quality lost is told.
 """
 
 from collections.abc import Sequence
-from statistics import fmean, median
+from operator import itemgetter
+from statistics import fmean
 
 from ..store.record import last_metric
-from .conditions import name_beside
+from .axis import grouped
+from .conditions import Pair, name_beside
 from .divergence import LEARNED, gain_over_chance, settled, skipped_fraction
 from .equivalence import WORSE, direction_of, quality_difference
+from .finding import Finding
+from .stats import median_of_known
 
 FEW_SKIPPED = 10  # fewer skipped steps are the usual search for a loss scale
 SKIPPED = 0.01  # from this share of skipped steps on, a run made fewer updates than its baseline
@@ -16,107 +20,92 @@ NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")  # precisions whose weights lose smal
 HALF = 0.5  # of the baseline's gain over chance
 
 
-def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> str | None:
-    """Return why one side of some pairs (run, base run) did not train: skipped steps, no metric
-    or too little gain.
+def why_not_trained(pairs: Sequence[Pair]) -> Finding | None:
+    """Return why one side of some pairs (run, base run) did not train, or None.
+
+    It is "skipped", "no_metric" or "too_little".
     """
-    for side in (0, 1):
-        reason = why_skipped([pair[side] for pair in pairs]) or why_no_metric(pairs, side)
-        if reason:
+    own, base = zip(*pairs, strict=True)
+    for runs, others in ((own, base), (base, own)):
+        if reason := why_skipped(runs) or why_no_metric(runs, others):
             return reason
-    return why_too_little(pairs)
+    return why_too_little(own, base)
 
 
-def why_skipped(records: Sequence[dict]) -> str | None:
-    """Return that too many steps of a run were skipped, or None.
+def why_skipped(records: Sequence[dict]) -> Finding | None:
+    """Return "skipped" with the share of the steps of a run that were, or None for few.
 
     The run with the largest share counts.
     """
     worst = max(records, key=skipped_fraction)
-    if (worst["skipped_steps"] or 0) < FEW_SKIPPED or skipped_fraction(worst) < SKIPPED:
+    share = skipped_fraction(worst)
+    if (worst["skipped_steps"] or 0) < FEW_SKIPPED or share < SKIPPED:
         return None
-    return (
-        f"{worst['precision']} did not train: {skipped_fraction(worst):.0%} of its steps "
-        "were skipped"
-    )
+    return Finding("skipped", worst["precision"], {"share": share})
 
 
-def why_no_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> str | None:
-    """Return that a run on one side has no finite last metric although it was evaluated, or
-    None.
+def why_no_metric(runs: Sequence[dict], others: Sequence[dict]) -> Finding | None:
+    """Return "no_metric" where a run has no finite last metric although it or its counterpart was
+    evaluated, or None.
     """
-    for pair in pairs:
-        record, other = pair[side], pair[1 - side]
+    for record, other in zip(runs, others, strict=True):
         evaluated = record["metric"] or last_metric(other) is not None
         if evaluated and last_metric(record) is None:
-            return (
-                f"{record['precision']} did not train: its last {metric_name(record)} is "
-                "missing or not finite"
-            )
+            return Finding("no_metric", record["precision"], {"metric": record["metric_name"]})
     return None
 
 
-def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
-    """Return that runs gained less than half of what their baseline, if it has learned, gained
+def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
+    """Return "too_little" with the medians of the last metrics, or None.
+
+    It holds for runs that gained less than half of what their baseline, if it has learned, gained
     over chance.
     """
-    gains = []
-    for side in (0, 1):
-        known = [gain_over_chance(settled(pair[side])) for pair in pairs]
-        gains.append([gain for gain in known if gain is not None])
-    if not all(gains) or median(gains[1]) < LEARNED or median(gains[0]) >= HALF * median(gains[1]):
-        return None
-    own, base = pairs[0]
-    last = [[last_metric(pair[side]) for pair in pairs] for side in (0, 1)]
-    ends = " against ".join(
-        f"{median(one for one in found if one is not None):.3g}" for found in last
+    gain, base_gain = (
+        median_of_known(map(gain_over_chance, map(settled, side))) for side in (runs, base_runs)
     )
-    names = name_beside(own, base), name_beside(base, own)
-    return f"{names[0]} did not train as {names[1]} did: its {metric_name(own)} ends at {ends}"
-
-
-def metric_name(record: dict) -> str:
-    """Return the name of a run's metric as words."""
-    return (record["metric_name"] or "metric").replace("_", " ")
+    if gain is None or base_gain is None or base_gain < LEARNED or gain >= HALF * base_gain:
+        return None
+    own, base = runs[0], base_runs[0]
+    values = {
+        "metric": own["metric_name"],
+        "own": median_of_known(map(last_metric, runs)),
+        "base": median_of_known(map(last_metric, base_runs)),
+        "other": name_beside(base, own),
+    }
+    return Finding("too_little", name_beside(own, base), values)
 
 
 def has_learned(records: Sequence[dict]) -> bool:
     """Return whether runs are known to have left chance behind: their median gain over it."""
-    known = [gain for record in records if (gain := gain_over_chance(record)) is not None]
-    return bool(known) and median(known) >= LEARNED
+    return (median_of_known(map(gain_over_chance, records)) or 0) >= LEARNED
 
 
 def by_seed(records: Sequence[dict]) -> dict[int, float]:
     """Return {seed: last metric}. Repetitions of a seed count as their mean."""
-    found: dict[int, list[float]] = {}
-    for record in records:
-        if (value := last_metric(record)) is not None:
-            found.setdefault(record["settings"]["seed"], []).append(value)
-    return {seed: fmean(values) for seed, values in found.items()}
+    known = [(record["settings"]["seed"], last_metric(record)) for record in records]
+    seeds = grouped([pair for pair in known if pair[1] is not None], itemgetter(0))
+    return {seed: fmean(metric for _, metric in pairs) for seed, pairs in seeds.items()}
 
 
-def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
-    """Return that runs end worse than a baseline that has learned, by more than the margin: "its
-    accuracy ends at ...".
+def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
+    """Return that runs end worse than a baseline that has learned, by more than the margin.
 
-    It must also be beyond the scatter of three seeds, but for precisions without fp32 weights. Else
-    return None.
+    It must also be beyond the scatter of three seeds, but for precisions without fp32 weights. The
+    code is "lost", or "lost_by_rounding" where stochastic rounding is a remedy, and the values are
+    the mean last metrics of equal seeds. Else return None.
     """
-    own, base = by_seed(runs), by_seed(base_runs)
     if not has_learned(base_runs):
         return None
-    one = base_runs[0]
+    own, base, first, one = by_seed(runs), by_seed(base_runs), runs[0], base_runs[0]
     found = quality_difference(own, base, one)
     if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
         return None
-    if direction_of(found, one["metric_better"]) != WORSE:
-        return None
-    if runs[0]["precision"] not in NO_FP32_WEIGHTS and found["outcome"] != WORSE:
+    sure = first["precision"] in NO_FP32_WEIGHTS or found["outcome"] == WORSE
+    if not sure or direction_of(found) != WORSE:
         return None
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
-    nearest = (
-        runs[0]["precision"] == "bf16_true"
-        and runs[0]["settings"].get("rounding", "nearest") == "nearest"
-    )
-    remedy = ' (try rounding="stochastic")' if nearest else ""
-    return f"its {metric_name(one)} ends at {ends[0]:.3g}, not {ends[1]:.3g}{remedy}"
+    rounding = first["settings"].get("rounding", "nearest")
+    by_rounding = first["precision"] == "bf16_true" and rounding == "nearest"
+    values = {"metric": one["metric_name"], "own": ends[0], "base": ends[1]}
+    return Finding("lost_by_rounding" if by_rounding else "lost", values=values)

@@ -6,18 +6,15 @@ import re
 from importlib.resources import files
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from ..judge.arms import peak_gib
 from ..judge.verdict import FEW_HOSTS
 from ..store.record import last_metric
-from .charts import PANEL, PAPER, SOFT, chart_style
+from .charts import SOFT, dots
 from .section import File, Section
 from .tables import Tables, csv_of
-from .words import COLOURS, count, listed, plain, short_name, span
+from .words import LOOKS, count, short_name, span
 
 ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of the article, and
 for times only if it is eager, because the articles were. Each of their figures is a single run on
@@ -25,7 +22,7 @@ older software. A 95% interval stands in ( ), and the range of hosts in [ ]. `O2
 in for each other. EfficientNet's article has images of its own."""
 TWO = "{:.2f}"
 TIME_MARGIN = 0.05  # a smaller change of time counts as none
-HOLDS = "holds"
+HOLDS = "holds"  # of a direction
 # mixed precision was O2 before there was autocast
 STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}
 # of the table
@@ -59,9 +56,11 @@ def articles_section(tables: Tables) -> Section:
     if matched.empty:
         return section
     section.parts.append(File("articles.csv", csv_of(claims(articles))))
-    times = matched[matched.quantity.eq("time") & matched.baseline.eq("fp32")]
-    if len(times := times.dropna(subset="model")):
-        add_times(section, times.assign(first=times.ours.str[0]))
+    matched = matched.assign(held=[direction_of(row) for row in matched.itertuples()])
+    if len(times := matched[matched.held != ""].dropna(subset="model")):
+        same = count(len(times), "published speed-up")
+        section.finding = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
+        section.chart(dots(article_rows(times)), "articles", f"{section.finding}.")
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
     section.say(
@@ -75,36 +74,45 @@ def articles_section(tables: Tables) -> Section:
     return section
 
 
-def add_times(section: Section, times: pd.DataFrame) -> None:
-    """Add the chart of speed-ups over fp32 and a sentence for each article; the title says how
-    many hold.
+def article_rows(times: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of dots() of speed-ups over fp32: those of an article, a grey dot for
+    each card, and ours below them.
     """
-    times = times.assign(
-        own=times["first"].str["ratio"],
-        name=times["first"].str["name"],
-        held=[held(one.theirs, one.first) for one in times.itertuples()],
+    rows = []
+    for one in times.itertuples():
+        ours = one.ours[0]
+        batch = f"batch {one.batch:g}, " if one.batch > 0 else ""
+        row = f"{ours['name']}, {batch}{short_name(ours['precision'])}"
+        where = {
+            "panel": f"{one.article}, {one.year}",
+            "about": "times as fast as fp32; coloured: here",
+            "row": row,
+        }
+        there = dict(arm=one.card, ratio=one.theirs, label=one.card, colour=SOFT, mark="o")
+        colour, mark = LOOKS[ours["precision"]]
+        here = {name: ours[name] for name in ("ratio", "low", "high")}
+        here |= dict(arm=ours["precision"], label=ours["device"], colour=colour, mark=mark)
+        here["ranged"] = ours["outcome"] == FEW_HOSTS
+        rows += [where | there, where | here]
+    # a training of several cards stands once beside them
+    found = pd.DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
+    found = found.sort_values(
+        "panel", key=lambda names: names.map([*names.unique()].index), kind="stable"
     )
-    same = count(len(times), "published speed-up")
-    section.finding = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
-    section.chart(draw(times), "articles", f"{section.finding}.")
-    for (article, year), rows in times.groupby(["article", "year"], sort=False):
-        theirs, own = span(rows.theirs, TWO), span(rows.own, TWO)
-        found = f"*{plain(article)}* ({year}) found fp16 {theirs} times as fast as fp32"
-        parts = [
-            f"{how} for {listed(list(dict.fromkeys(some.name + ' on ' + some.card)), 'and')}"
-            for how, some in rows.groupby("held", sort=False)
-        ]
-        direction = ", but ".join(parts) if len(parts) > 1 else rows.held.iloc[0]
-        processes = span(rows["first"].str["processes"])
-        section.say(
-            f"- {found}, and here it is {own} (n = {processes}). Its direction {direction}."
-        )
+    found["label"] += found.ratio.map(" {:.2f}×".format)
+    found = found.fillna({"ranged": False})
+    return found.assign(seconds=float("nan"), takes="", strong=False)
+
+
+def direction_of(row: Any) -> str:
+    """Return whether the direction of an article's time over fp32 holds here, "" of all else."""
+    if (row.quantity, row.baseline) != ("time", "fp32"):
+        return ""
+    return held(row.theirs, row.ours[0])
 
 
 def held(theirs: float, ours: dict) -> str:
-    """Return whether the direction of an article's ratio holds here, as the middle of a
-    sentence.
-    """
+    """Return whether the direction of an article's ratio holds here, as a word or two."""
     if ours["low"] and ours["low"] <= 1 <= ours["high"]:
         return "is undecided"
     up, down = (
@@ -273,73 +281,6 @@ def figure_of(run: dict, quantity: str) -> float | None:
     return last_metric(run) if quantity == "accuracy" else None
 
 
-def draw(times: pd.DataFrame) -> list[Figure]:
-    """Draw a line for each training: a diamond for ours, with its interval, and a ring for each
-    article's card.
-    """
-    used = times.assign(used=[found[0]["precision"] for found in times.ours])
-    groups = list(used.groupby(["name", "batch", "used"], sort=False, dropna=False))
-    ends = (
-        times[["theirs", "own"]].min(axis=None) / 1.35,
-        times[["theirs", "own"]].max(axis=None) * 1.25,
-    )
-    half = (len(groups) + 1) // 2
-    return [draw_panel(part, ends) for part in (groups[:half], groups[half:]) if part]
-
-
-def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
-    # hides the dotted line behind the name of a card
-    ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 0}
-    near: dict[str, Any] = {
-        "textcoords": "offset points",
-        "ha": "center",
-        "bbox": ground,
-        "zorder": 1,
-    }
-    with chart_style():
-        figure, axes = plt.subplots(figsize=(PANEL, 0.8 + 0.62 * len(groups)), layout="constrained")
-        for place, ((name, batch, precision), rows) in enumerate(groups):
-            ours, ratios = rows.ours.iloc[0][0], [*rows.theirs, *rows.own]
-            axes.vlines(1, place - 0.15, place + 0.15, color=SOFT, linestyle=":", zorder=0)
-            axes.hlines(place, min(ratios), max(ratios), color=SOFT, linewidth=1.5)
-            axes.plot(
-                rows.theirs, [place] * len(rows), "o", markerfacecolor="none", markeredgecolor=SOFT
-            )
-            axes.plot(ours["ratio"], place, "D", color=COLOURS[precision], gid=f"ours {place}")
-            if ours["low"]:
-                axes.hlines(
-                    place,
-                    ours["low"],
-                    ours["high"],
-                    color=COLOURS[precision],
-                    linewidth=4,
-                    alpha=0.5,
-                )
-            axes.annotate(ours["device"], (ours["ratio"], place), (0, 5), **near)
-            for card, ratio in rows.groupby("card").theirs.mean().items():
-                axes.annotate(card, (ratio, place), (0, -6), va="top", **near)
-            label = (
-                f"{name}, {'' if pd.isna(batch) else f'batch {batch:g}, '}{short_name(precision)}"
-            )
-            axes.annotate(
-                label,
-                (0, place),
-                (0, 17),
-                axes.get_yaxis_transform(),
-                "offset points",
-                weight="bold",
-            )
-        axes.set(xscale="log", xlim=ends, ylim=(len(groups) - 0.45, -0.75), yticks=[])
-        axes.set_xlabel("times as fast as fp32\nring: the article, diamond: here")
-        axes.set_xticks(
-            [tick for tick in (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20) if ends[0] < tick < ends[1]]
-        )
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}×"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.spines["left"].set_visible(False)
-    return figure
-
-
 def table_rows(matched: pd.DataFrame) -> list[dict]:
     """Return a row for each training of an article: time and memory in one cell, and other
     figures in rows below.
@@ -367,6 +308,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
                 "Card": "not stated" if pd.isna(first.card) else first.card,
                 "There": ", ".join(map(theirs_text, rows.itertuples())),
                 "Here": ", ".join(here),
+                "Direction": next(filter(None, rows.held), ""),
                 "n": ours[0].get("processes") or ours[0]["runs"],
                 "Hosts": ours[0].get("hosts") or "",
                 "Our card": ours[0]["device"],

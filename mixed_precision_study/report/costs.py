@@ -3,48 +3,33 @@ afterwards. Each draws horizontal bars, a narrow panel per model, on one scale.
 """
 
 from collections.abc import Callable
-from textwrap import shorten
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
 
 from ..judge.arms import energy_share
-from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
+from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
 from ..store.record import SHORTEST_FOR_ENERGY
-from .section import Section
-from .settings import texts
-from .tables import Tables
-from .words import ORDER, bare, listed, plain, precision_name, short, span
+from .charts import draw_bars, memory_bars, second_bars
+from .section import Section, spans, texts
+from .tables import Tables, bars_of
+from .words import LIMITS, bare, listed, plain, precision_name, shares, short, span, tried
 
-PANEL_WIDTH, LETTER = 3.3, 0.078  # of a panel and of a letter, in inches
-PANELS, BLOCKS = 6, 6  # further models, and further comparisons of a model, are not drawn
+MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
+MOST_MODELS = 6  # with more of them the table of all numbers has to do
 
 
 def ok_trainings(tables: Tables) -> pd.DataFrame:
-    """Return the trainings at a fixed batch size that ended well, with name, task and `block`, in
-    the report's order.
+    """Return the trainings at a fixed batch size that ended well, with the names of their
+    comparison and of their arm, in the report's order.
 
-    A block is a comparison, named by its way and by what is special. A study of executions has one
-    precision, too.
+    A study of executions has one precision, too.
     """
     chosen = tables.comparisons if tables.show.get("execution") else tables.charted
     chosen = chosen[chosen.batch.astype(str) != "max"]
-    parts = chosen[["way", "more", "device"][: 3 if chosen.device.nunique() > 1 else 2]]
-    blocks = [" · ".join(filter(None, texts)) for texts in parts.itertuples(index=False)]
-    names = chosen[["name", "task", "way"]].assign(block=blocks)
-    rows = tables.trainings.query("status == 'ok' and not explains").join(
-        names, on="comparison", how="inner"
-    )
-    short, colours = (
-        rows.arm.map(lambda arm, part=part: tables.arms[arm][part]) for part in (0, 1)
-    )
-    place = rows.arm.map([*tables.arms].index)
-    order = rows.assign(place=place, short=short, colour=colours).sort_values(
-        ["comparison", "place"], kind="stable"
-    )
-    return order.drop(columns="place").reset_index(drop=True)
+    rows = tables.trainings.query("status == 'ok' and not explains")
+    rows = rows.join(chosen[["name", "task", "way", "run"]], on="comparison", how="inner")
+    rows = rows.join(tables.looks, on="arm")
+    return rows.sort_values(["comparison", "place"], kind="stable", ignore_index=True)
 
 
 def timed_trainings(tables: Tables) -> pd.DataFrame:
@@ -63,86 +48,53 @@ def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.
     return known[groups.cumcount() == (groups.transform("size") - 1) // 2].sort_index()
 
 
-def add_panels(
-    section: Section, bars: pd.DataFrame, name: str, parts: dict[str, str] | None = None
+def add_bars(
+    section: Section, rows: pd.DataFrame, name: str, parts: dict[str, str] | None = None
 ) -> None:
-    """Add a narrow figure per model with horizontal bars of all its comparisons on one scale.
+    """Add a narrow figure of draw_bars() for each model with the bars of all its comparisons.
 
-    `bars` has the columns of `ok_trainings`, `label` and `note` (texts at the right), and a column
-    for each of `parts` ({column: colour}), which are stacked. Without `parts` the column `value` is
-    drawn in the colour of the arm.
+    `rows` and `parts` are those of draw_bars(), and rows have the column `arm`, too.
     """
-    models = bars.groupby(["name", "task"], sort=False)
-    largest = models.size().nlargest(PANELS).index
-    drawn: set[int] = set()
+    models = rows.groupby(["name", "task"], sort=False)
+    largest = models.size().nlargest(MODELS).index
+    drawn = 0
     figures, says = [], []
-    for place, key in enumerate(one for one in models.groups if one in largest):
-        sizes = models.get_group(key).groupby("comparison").size()
-        rows = bars[bars.comparison.isin(sizes.nlargest(BLOCKS).index)]
-        drawn |= set(rows.comparison)
+    for key, own in models:
+        if key not in largest:
+            continue
+        sizes = own.groupby("comparison").size()
+        shown = own[own.comparison.isin(sizes.nlargest(BLOCKS).index)]
+        drawn += shown.comparison.nunique()
+        figures.append(draw_bars(shown, parts))
         texts = (
-            rows.block + ", " + rows.arm.map(precision_name) + ": " + rows.label + " " + rows.note
+            shown.run + ", " + shown.arm.map(precision_name) + ": " + shown.label + " " + shown.note
         )
-        figures.append(draw_panel(rows, f"{key[0]}\n{key[1]}", parts, legend=place == 0))
         says.append(f"{', '.join(key)}. {'; '.join(texts.str.strip())}.")
     section.chart(figures, name, " ".join(says))
-    every = bars.comparison.nunique()
-    if len(drawn) < every:
+    every = rows.comparison.nunique()
+    if drawn < every:
         section.say(
-            f"The charts show {len(drawn)} of {every} comparisons, because more would "
-            "crowd the page."
+            f"The charts show {drawn} of {every} comparisons, because more would crowd the page."
         )
 
 
-def draw_panel(
-    rows: pd.DataFrame, title: str, parts: dict[str, str] | None, legend: bool
-) -> Figure:
-    """Draw the bars of one model, see `add_panels`."""
-    heads = ~rows.comparison.duplicated()
-    y = (1 + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
-    names = rows.short
-    ncols = 3 if len(parts or ()) <= 3 else 2
-    # also where the legend is not drawn, because panels align
-    foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)
-    left = 0.1 + LETTER * names.str.len().max()
-    labels_end = PANEL_WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
-    bars_end = max(left + 0.2, labels_end - LETTER * rows.label.str.len().max() - 0.05)
-    height = 0.5 + foot + 0.19 * y.max()
-    with plt.rc_context({"font.size": 9}):
-        figure = plt.figure(figsize=(PANEL_WIDTH, height))
-        width = bars_end - left
-        axes = figure.add_axes(
-            (left / PANEL_WIDTH, foot / height, width / PANEL_WIDTH, 1 - (foot + 0.4) / height)
-        )
-        start = 0 * y
-        for part in parts or ["value"]:
-            lengths = rows[part].fillna(0)
-            colours = [parts[part]] * len(rows) if parts else rows.colour
-            for place, begin, length, colour in zip(y, start, lengths, colours, strict=True):
-                bar = Rectangle((begin, place - 0.36), length, 0.72, color=colour, linewidth=0)
-                axes.add_artist(bar)  # barh() would also look for the limits, which are set below
-            start = start + lengths
-        axes.set(xlim=(0, start.max() or 1), ylim=(y.max() + 0.6, 0.6))
-        axes.set_axis_off()
-        beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        columns = [(inch - left) / width for inch in (0, labels_end, PANEL_WIDTH)]
-        for row, place, text in zip(rows.itertuples(), y, names, strict=True):
-            axes.text(columns[0], place, text, **beside)
-            axes.text(columns[1], place, row.label, ha="right", **beside)
-            weight = "bold" if getattr(row, "strong", False) else "normal"
-            axes.text(columns[2], place, row.note, ha="right", weight=weight, **beside)
-        for place, text in zip(y[heads] - 1, rows.block[heads], strict=True):
-            axes.text(
-                columns[0], place, shorten(text, 48, placeholder="…"), style="italic", **beside
-            )
-        figure.text(0, 1, title.split("\n")[0], weight="bold", size=10.5, va="top")
-        figure.text(0, 1 - 0.2 / height, title.split("\n")[1], va="top")
-        if legend and parts:
-            handles = [Patch(color=colour, label=part) for part, colour in parts.items()]
-            figure.legend(
-                handles=handles, loc="lower left", ncols=ncols, borderpad=0, handlelength=1.2
-            )
-    return figure
+def time_section(tables: Tables) -> Section:
+    """Return the bars of the seconds of an epoch and of peak memory.
+
+    On a CPU they say nothing, so there are none.
+    """
+    section = Section("Time and memory", link="Time")
+    rows = bars_of(tables)
+    if tables.on_cpu or rows.empty or rows.model.nunique() > MOST_MODELS:
+        return section
+    section.about = "Seconds of an epoch, as the mean over runs."
+    if rows.runs.max() > 1:
+        section.about += " Thin lines reach from the fastest to the slowest run."
+    add_bars(section, second_bars(rows), "time")
+    if rows.gib.notna().any():
+        section.about += " Below it stands the peak of PyTorch's memory, without the data set."
+        add_bars(section, memory_bars(rows), "memory")
+    return section
 
 
 ABOUT_WHY = """One training step in milliseconds, on one scale per model. *Arithmetic* is
@@ -169,7 +121,7 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     )
     ms = steps.step_ms.astype(float)
     steps = steps.assign(
-        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record]
+        ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0].code for record in steps.record]
     )
     other = {"other kernels": ms * busy * (1 - share)}
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
@@ -178,14 +130,10 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 def why_finding(tables: Tables, steps: pd.DataFrame) -> str:
     """Return how long the GPU is idle in a step of the compared arms, in each way of execution."""
     own = steps[steps.arm.isin(tables.compared_arms)]
-    idle = [
-        f"{way} {span(list(100 * waits), '{:.0f}')}%"
-        for way, waits in own.groupby("way", sort=False).waits
-    ]
-    subject = tables.subject or "the compared arms"
-    return (
-        f"Share of a step of {subject} in which the GPU is idle: {', '.join(idle)}" if idle else ""
-    )
+    if own.empty:
+        return ""
+    idle = spans(100 * own.waits, own.way, "{:.0f}", "%")
+    return f"Share of a step of {tables.subject} in which the GPU is idle: {idle}"
 
 
 def why_section(tables: Tables) -> Section:
@@ -194,27 +142,35 @@ def why_section(tables: Tables) -> Section:
     if steps.empty:
         return Section()
     section = Section("Why", why_finding(tables, steps), ABOUT_WHY)
-    bars = steps.assign(
-        label=steps.ms.map(short) + " ms", note=steps.waits.map("{:.0%} idle".format)
-    )
-    bars = bars.assign(strong=steps.waits >= IDLE).dropna(subset="ms")
-    add_panels(section, bars, "step_time", STEP_PARTS)
-    rows = []
-    for row in steps.itertuples():
-        advice = advice_of(row.limit, row.record).removeprefix(": try ")
-        for key in ORDER:
-            advice = advice.replace(key, precision_name(key))
-        cells = {
-            "model": row.name,
-            "way": row.block,
-            ", ".join(tables.axis.settings): row.short,
-            "limited by": row.limit,
-            "largest other kernels": longest_others(row.record),
-            "try": advice or "-",
-        }
-        rows.append(cells)
-    section.table(rows)
+    notes = steps.waits.map("{:.0%} idle".format)
+    shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
+    add_bars(section, shown, "step_time", STEP_PARTS)
+    tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
+    steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
+    add_remedies(section, steps[steps.tries != ""])
+    cells = {
+        "model": steps["name"],
+        "way": steps.run,
+        ", ".join(tables.axis.settings): steps.short,
+        "limited by": steps.limited,
+        "largest other kernels": [shares(longest_others(record)) for record in steps.record],
+    }
+    section.table(cells, "What limits each step")
     return section
+
+
+def add_remedies(section: Section, steps: pd.DataFrame) -> None:
+    """Add the table of what to try: a row for each model, limit and remedy, with the steps that it
+    is for.
+    """
+    rows = []
+    for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
+        ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
+        where = "; ".join(ways)
+        rows.append({"model": model, "limited by": limit, "what to try": remedy, "where": where})
+    if rows:
+        section.say("### What to try\n\nBy what limits a step, with the parameters that set it.")
+        section.table(rows)
 
 
 ABOUT_MEMORY = """A bar is the memory at the peak of training by what it holds. Beside it stand
@@ -256,15 +212,9 @@ def memory_finding(tables: Tables) -> str:
     if own.empty or tables.on_cpu:
         return ""
     names = own.comparison.map(tables.comparisons["name"]).map(bare)
-    changes = [
-        f"{name} {span(list(-100 * saved), '{:+.0f}')}%"
-        for name, saved in own.groupby(names, sort=False).saved
-    ]
-    bases = [tables.called(base) for base in tables.axis.bases if base in set(own.base)]
-    return (
-        f"Peak memory of {tables.subject or 'the compared arms'} against {listed(bases)}: "
-        f"{', '.join(changes)}"
-    )
+    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.base)])
+    changes = spans(-100 * own.saved, names, "{:+.0f}", "%")
+    return f"Peak memory of {tables.subject} against {bases}: {changes}"
 
 
 def memory_section(tables: Tables) -> Section:
@@ -287,9 +237,7 @@ def memory_section(tables: Tables) -> Section:
     bars = middle.join(parts).join(highest, on=["comparison", "arm"])
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
-    add_panels(
-        section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True))
-    )
+    add_bars(section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True)))
     warm = rows.assign(
         warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record]
     )
@@ -332,15 +280,11 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
 def energy_finding(tables: Tables, bars: pd.DataFrame) -> str:
     """Return the share of joules that the compared arms need in each way, against their base."""
     own = bars[bars.arm.isin(tables.compared_arms)].dropna(subset="share")
-    shares = [
-        f"{way} {span(list(100 * share), '{:.0f}')}%"
-        for way, share in own.groupby("way", sort=False).share
-    ]
-    if not shares:
+    if own.empty:
         return ""
-    bases = [tables.called(base) for base in tables.axis.bases if base in set(own.baseline)]
-    subject = tables.subject or "the compared arms"
-    return f"Energy of {subject} as a share of {listed(bases)}: {', '.join(shares)}"
+    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.baseline)])
+    shares = spans(100 * own.share, own.way, "{:.0f}", "%")
+    return f"Energy of {tables.subject} as a share of {bases}: {shares}"
 
 
 def energy_section(tables: Tables) -> Section:
@@ -350,7 +294,7 @@ def energy_section(tables: Tables) -> Section:
         return Section()
     section = Section("Energy", energy_finding(tables, bars), ABOUT_ENERGY)
     notes = ["" if pd.isna(share) else f"{share:.0%}" for share in bars.share]
-    add_panels(section, bars.assign(label=bars.value.map(short) + " J", note=notes), "energy")
+    add_bars(section, bars.assign(label=bars.value.map(short) + " J", note=notes), "energy")
     return section
 
 
@@ -422,20 +366,21 @@ def inference_section(tables: Tables) -> Section:
     latency = bars.assign(
         label=bars.value.map(short) + " ms", note=ranges, task="latency of one sample"
     )
-    add_panels(section, latency, "inference_latency")
+    add_bars(section, latency, "inference_latency")
     rate = bars.assign(
         value=bars.rate,
-        label=[short(one) + "/s" if one == one else "–" for one in bars.rate],
+        label=bars.rate.map(short).add("/s").where(bars.rate.notna(), "–"),
         note="",
     )
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
-    add_panels(section, rate, "inference_throughput")
-    table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
-    table["precision"] = bars.arm.map(precision_name)
-    table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
-    table["apart from fp32"] = texts(bars.apart, "{:.2%}")
-    section.table(
-        table.to_dict("records"),
-        "Memory of inference, and how far its outputs are from those in fp32",
-    )
+    add_bars(section, rate, "inference_throughput")
+    cells = {
+        "model": bars["name"],
+        "data": bars.task,
+        "way": bars.run,
+        "precision": bars.arm.map(precision_name),
+        "memory, GiB": texts(bars.mib / 1024),
+        "apart from fp32": texts(bars.apart, "{:.2%}"),
+    }
+    section.table(cells, "Memory of inference, and how far its outputs are from those in fp32")
     return section

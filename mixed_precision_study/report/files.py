@@ -408,7 +408,8 @@ def write_page(notebook: str | Path) -> None:
 
     notebook = Path(notebook)
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
-    environment = jinja2.Environment(loader=loader)  # noqa: S701  # the template escapes what is no HTML
+    # the template escapes what is no HTML
+    environment = jinja2.Environment(loader=loader)  # noqa: S701
     environment.filters["markdown"] = mistune.create_markdown(plugins=["strikethrough", "table"])
     environment.filters["uncoloured"] = lambda text: TERMINAL_COLOURS.sub("", text)
     content = json.loads(notebook.read_text(encoding="utf-8"))

@@ -2,11 +2,9 @@
 beforehand.
 """
 
-import textwrap
 from itertools import zip_longest
 from statistics import fmean, median
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
@@ -14,10 +12,10 @@ from matplotlib.ticker import MultipleLocator
 from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
-from .charts import LINE, PANEL, SOFT, chart_style
+from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
 from .section import Section
 from .tables import Tables
-from .words import METRICS, count, listed, plain, short, span
+from .words import METRICS, count, listed, outcome_words, plain, short, span
 
 ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp32 over equal seeds.
 *Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its
@@ -34,9 +32,7 @@ def quality_section(tables: Tables) -> Section:
     section = Section("Quality")
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
-    labels = tables.comparisons[["name", "way", "more"]].apply(
-        lambda row: ", ".join(filter(None, row)), axis=1
-    )
+    labels = tables.comparisons["name"] + (", " + tables.comparisons.run).str.rstrip(", ")
     asked = bool(tables.show.get("quality"))  # then a single seed is shown, too
     cases = tables.quality.dropna(subset=["margin"] if asked else ["low90", "margin"])
     limits = dict.fromkeys(("difference", "low90", "high90"), float)
@@ -46,7 +42,10 @@ def quality_section(tables: Tables) -> Section:
     judged = cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])
     if judged.any() or (asked and len(cases)):
         counts = cases.outcome.replace(dict.fromkeys(AS_GOOD, "no loss beyond the margin"))
-        found = [f"{outcome} in {number}" for outcome, number in counts.value_counts().items()]
+        found = [
+            f"{outcome_words(outcome)} in {number}"
+            for outcome, number in counts.value_counts().items()
+        ]
         section.finding = f"Of {count(len(cases), 'case')}: {', '.join(found)}"
         if not judged.any():
             section.finding = "Each case has fewer than five seeds, so nothing is judged"
@@ -82,47 +81,37 @@ def row_of(case: dict) -> dict[str, str]:
         "difference (90% interval)": f"{mean}{unit}{interval}",
         "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
-        "outcome": case["outcome"] + diverged,
+        "outcome": outcome_words(case["outcome"]) + diverged,
     }
 
 
-@chart_style()
 def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
-    """Draw a row per precision with its 90% interval in margins: worse is at the left and better
-    at the right.
+    """Draw a row per arm with its 90% interval in margins: worse is at the left and better at the
+    right.
     """
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
-    name = textwrap.fill(cases.label.iloc[0], 44)
-    # else a long name leaves no room for axes
-    high = 1.15 + 0.26 * len(cases) + 0.17 * max(0, name.count("\n") - 1)
-    figure, axes = plt.subplots(figsize=(PANEL, high), layout="constrained")
-    axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
+    title, run = tables.comparisons.loc[cases.comparison.iloc[0], ["name", "run"]]
+    left = cases.short.str.len().max() * LETTER / PANEL + 0.03
+    figure, axes = framed(title, run, LINE_HIGH * (len(cases) + 1.5), 0.5, (left, 1))
+    axes.axvspan(-1, 1, color=GROUND, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
     for place, (index, arm) in enumerate(cases.arm.items()):
         mean, *limits = ends.loc[index].clip(-widest, widest)
-        marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-        colour = tables.arms[arm][1]
-        style = {"color": colour, "gid": f"{cases.comparison[index]} {arm}"}
-        axes.plot(
-            [min(limits), mean, max(limits)],
-            [place] * 3,
-            linewidth=2.5,
-            solid_capstyle="butt",
-            **style,
-        )
-        axes.plot(mean, place, marker=marker, markersize=7, color=colour, clip_on=False)
-    axes.set(
-        xlim=(-widest, widest),
-        ylim=(len(cases) - 0.4, -0.6),
-        xlabel=f"difference from {tables.short(cases.base.iloc[0])}, margins (shaded: ±1)",
-    )
-    axes.set_yticks(range(len(cases)), cases.arm.map(tables.short))
+        look = tables.looks.loc[arm]
+        beyond = "<" if mean < 0 else ">"
+        mark = look.mark if mean == ends.difference[index] else beyond
+        whole = [min(limits), mean, max(limits)]
+        style = {"color": look.colour, "gid": f"{cases.comparison[index]} {arm}"}
+        axes.plot(whole, [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
+        axes.plot(mean, place, mark, markersize=7, color=look.colour, clip_on=False)
+    axes.set(xlim=(-widest, widest), ylim=(len(cases) - 0.4, -1.6))
+    axes.set_xlabel("margins: 1 is the loss we allow")
+    axes.set_yticks(range(len(cases)), cases.short)
     axes.xaxis.set_major_locator(MultipleLocator(1))
-    axes.grid(visible=False, axis="y")
-    axes.set_title("← worse", loc="left", color=SOFT)
-    axes.set_title("better →", loc="right", color=SOFT)
-    figure.suptitle(name, x=0, ha="left", size=10.5, weight="bold")
+    axes.grid(visible=False)
+    axes.text(-widest, -1, "← worse", color=SOFT, va="center")
+    axes.text(widest, -1, "better →", color=SOFT, va="center", ha="right")
     return figure
 
 
@@ -170,29 +159,32 @@ def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, f
 
 def say_curves(section: Section, tables: Tables) -> None:
     """Say whether the losses fall as in fp32, by the medians in the second half of the training,
-    or which do not.
+    and add a table of those that do not.
     """
-    apart: dict[str, float] = {}
-    base_name = plain(tables.called(tables.axis.bases[0]))
+    first = tables.axis.bases[0]
+    base = plain(tables.called(first))
+    same, others = [], []
     for number, title in tables.comparisons.title.items():
         curves = {arm: median_curve(tables.runs(number, arm)) for arm in tables.arms}
-        if tables.comparisons.batch[number] != "max":
-            for arm, share in shares_apart(curves, tables.axis.bases[0]).items():
-                apart[plain(f"{tables.called(arm)} in {title}")] = share
-    same = [share for share in apart.values() if share <= SAME_CURVE]
-    others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
+        found = shares_apart(curves, first) if tables.comparisons.batch[number] != "max" else {}
+        same += [share for share in found.values() if share <= SAME_CURVE]
+        others += [
+            {"training": title, "arm": tables.called(arm), "apart": f"{share:.0%}"}
+            for arm, share in found.items()
+            if share > SAME_CURVE
+        ]
     if same:
-        how = "in the second half of training, medians differ by at most"
-        how += f" {max(same):.1%} of the fall of {base_name}'s loss"
+        most = "in most cases" if others else "in each case"
         section.say(
-            "The training losses follow those of "
-            f"{base_name}{' in most cases' if others else ''}: {how}."
+            f"The training losses follow those of {base} {most}: in the second half of training,"
+            f" medians differ by at most {max(same):.1%} of the fall of {base}'s loss."
         )
     if others:
         section.say(
-            "In the second half of training, these losses are further from those of "
-            f"{base_name}: {'; '.join(others)}."
+            f"In the second half of training, {count(len(others), 'loss curve')} went further from"
+            f" {base}'s than {SAME_CURVE:.0%} of the fall of its loss."
         )
+        section.table(others, "Training losses that differ")
 
 
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
@@ -235,7 +227,7 @@ def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
     return [to_target(run, target) for run in runs if run["metric"]]
 
 
-def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:
+def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str | None]:
     """Return the cells of a precision: what all its runs reached, and the means of the timed
     ones.
     """
@@ -244,8 +236,8 @@ def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:
     joules = [one.joules for one in timed if one.joules is not None]
     return {
         "reached": f"{len(epochs)} of {len(own)}",
-        "epochs": span(epochs) if epochs else "-",
+        "epochs": span(epochs) if epochs else None,
         "timed": str(len(seconds)),
-        "seconds": short(fmean(seconds)) if seconds else "-",
-        "kilojoules": short(fmean(joules) / 1000) if joules else "-",
+        "seconds": short(fmean(seconds)) if seconds else None,
+        "kilojoules": short(fmean(joules) / 1000) if joules else None,
     }

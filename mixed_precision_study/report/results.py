@@ -2,24 +2,35 @@
 experiment notebook shows its own.
 """
 
+import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.figure import Figure
 
-from ..judge.bottleneck import advice_of, find_bottleneck
+from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
+from ..judge.conditions import conditions_of
+from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
-from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, verdict
+from ..judge.verdict import (
+    DIFFERENT,
+    FEW_HOSTS,
+    NOT_TRAINED,
+    OTHER_CONDITIONS,
+    TOO_FEW_PROCESSES,
+    judge,
+)
 from ..store.reading import NO_RECORD
-from ..store.record import RunRecord, flat_record
-from .charts import STATUS, picture_of, time_and_memory, time_and_memory_note
-from .section import Section, Sentence
+from ..store.record import DISTURBED, RunRecord, flat_record
+from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
+from .section import Section, Sentence, texts
 from .tables import (
     Tables,
     bars_of,
@@ -31,31 +42,37 @@ from .tables import (
     training_row,
 )
 from .words import (
+    LIMITS,
     METRICS,
     ORDER,
+    SOFTWARE_AND_HOST,
     count,
     in_way,
     listed,
     model_name,
+    outcome_words,
     plain,
     precision_name,
+    said,
+    said_of_limit,
+    setting_name,
     short,
+    span,
+    tried,
     way_name,
 )
 
-CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
-    (
-        "always ran before",
-        "one side always ran first, so a drift of the host may look like a difference",
-    ),
-    ("was run", "the two sides had different places in the order of their process"),
-    ("clock", "the clocks of the two sides differed"),
-    ("pairs were slowed", "pairs that heat or hardware slowed are left out"),
-    ("kernel of", "the processes of the two sides were started in different ways"),
-    ("throttled", "one side was throttled"),
-    ("shared", "one side shared its GPU"),
-    ("power limit", "one side ran at the card's power limit"),
-)
+CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
+    "order": "one side always ran first, so a drift of the host may look like a difference",
+    "place": "the two sides had different places in the order of their process",
+    "clock": "the clocks of the two sides differed",
+    "one_clock": "the clocks of the two sides differed",
+    "left_out": "pairs that heat or hardware slowed are left out",
+    "forked": "the processes of the two sides were started in different ways",
+    "throttled": "one side was throttled",
+    "shared": "one side shared its GPU",
+    "power_limit": "one side ran at the card's power limit",
+}
 
 
 def sure_section(tables: Tables) -> Section:
@@ -76,13 +93,11 @@ def sure_section(tables: Tables) -> Section:
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])
-    charted["run"] = [
-        ", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)
-    ]
     if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
         charted["model"] += ", " + charted.task
     rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
-    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "", ["run"])
+    rows["run"] = rows.run.replace("", None)
+    section.table(rows, "Ratios" if len(rows) > 12 else "", ["run"])
     section.say(footnote(tables, ratios))
     return section
 
@@ -186,9 +201,9 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             "Eager times depend on the host, so their intervals hold for this host and "
             "may not hold for others."
         )
-    differing = [text for texts in ratios.differences for text in texts]
-    cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
-    if any(" against " in one and "clock" not in one for one in differing):
+    codes = {found.code for differing in ratios.differences for found in differing}
+    cautions = list(dict.fromkeys(text for code, text in CAUTIONS.items() if code in codes))
+    if codes & SOFTWARE_AND_HOST.keys():
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
         said.append(
@@ -215,63 +230,42 @@ def numbers_section(tables: Tables) -> Section:
     """
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
-    if len(bars):
-        timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
-        metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
-        names = {**METRICS, "mean_absolute_error": "MAE"}
-        fair = tables.axis.bases[-1]
-        cells = pd.DataFrame(
-            {
-                "model": bars.model,
-                "task": bars.task,
-                "run": (bars.way + ", " + bars.more).str.strip(", "),
-                ", ".join(tables.axis.settings): bars.short,
-                "s per epoch": bars.seconds.map(cell).where(bars.status == "ok", bars.status),
-                f"over {tables.short(fair)}": two(bars.ratio.where(bars.baseline == fair)),
-                "GiB": two(bars.gib),
-                "J per 1,000": bars.joules.map(cell),
-                "metric": bars.metric.map(cell),
-                "of": bars.comparison.map(metrics).replace(names).fillna("-"),
-                "GPU idle": bars.idle.map(lambda share: cell(share, "{:.0%}")),
-                "runs": bars.runs,
-            }
-        )
-        rows = cells.loc[:, (cells != "-").any()].to_dict("records")
-        links = [path if is_beside(tables, path) else "" for path in bars.path]
-        common = [name for name in ("task", "run", "of") if name in rows[0]]
-        section.table(
-            rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True
-        )
-        many = (
-            f" Steps, memory and energy have no charts where there are more than {MANY} "
-            "comparisons."
-        )
-        ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
-        section.say(
-            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean "
-            "absolute error."
-            " [trainings.csv](trainings.csv) has a row for each training with all that "
-            f"was recorded{ratios}." + (many if len(tables.comparisons) > MANY else "")
-        )
+    if bars.empty:
+        return section
+    timed = tables.trainings[tables.trainings.timed].drop_duplicates("comparison")
+    metrics = timed.set_index("comparison").record.map(lambda run: run["metric_name"])
+    fair = tables.axis.bases[-1]
+    cells = {
+        "model": bars.model,
+        "task": bars.task,
+        "run": bars.run.replace("", None),
+        ", ".join(tables.axis.settings): bars.short,
+        "s per epoch": pd.Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
+        f"over {tables.short(fair)}": texts(bars.ratio.where(bars.baseline == fair), "{:.2f}"),
+        "GiB": texts(bars.gib, "{:.2f}"),
+        "J per 1,000": texts(bars.joules),
+        "metric": texts(bars.metric),
+        "of": bars.comparison.map(metrics).replace({**METRICS, "mean_absolute_error": "MAE"}),
+        "GPU idle": texts(bars.idle, "{:.0%}"),
+        "runs": bars.runs,
+    }
+    links = [path if is_beside(tables, path) else "" for path in bars.path]
+    folded = "All numbers" if len(bars) > ROWS_OPEN else ""
+    section.table(cells, folded, ("task", "run", "of"), links=links, sortable=True)
+    said = (
+        "GiB is PyTorch's peak of memory without the data set, and MAE is the mean absolute error."
+        " [trainings.csv](trainings.csv) has a row for each training with all that was recorded"
+    )
+    said += ", [ratios.csv](ratios.csv) one for each ratio." if len(tables.ratios) else "."
+    if len(tables.comparisons) > MANY:
+        said += f" Of more than {MANY} comparisons time, steps, memory and energy have no charts."
+    section.say(said)
     return section
-
-
-def two(numbers: pd.Series) -> pd.Series:
-    return numbers.map(lambda number: cell(number, "{:.2f}"))
 
 
 def is_beside(tables: Tables, path: str) -> bool:
     """Return whether a record is a file below the report's folder, so that it can be linked to."""
     return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
-
-
-def cell(value: float | None, form: str = "") -> str:
-    """Return a number with three significant digits or in the given form, "-" where it is not
-    known.
-    """
-    if value is None or pd.isna(value):
-        return "-"
-    return form.format(value) if form else short(value)
 
 
 ENVIRONMENT = {
@@ -308,66 +302,83 @@ FILES_NAMED = 3  # files that are no records; of more their number is given
 def method_section(tables: Tables) -> Section:
     """Return what ended badly, what was left out, the hardware and the method, folded."""
     section = Section("Method, hardware and records", folded=True, link="Method")
-    section.say(plain(" ".join(filter(None, (tables.description, said_of_found(tables))))))
-    rows = tables.trainings
-    failed = rows[rows.status != "ok"]
-    if len(failed):
-        titles = tables.comparisons.title
-        shown = [
-            {
-                "comparison": titles.get(one.comparison, "-"),
-                "precision": precision_name(one.precision),
-                "seed": one.seed,
-                "status": one.status,
-                "reason": shorten(one.reason or "-", 140, placeholder="…"),
-            }
-            for one in failed.itertuples()
-        ]
-        section.say(
-            f"{count(len(failed), 'run')} of {len(rows)} did not end well, for these reasons:"
-        )
-        section.table(shown, "Runs that did not end well")
-    left_out = [
-        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
-    ]
-    if others := [path for path, reason in tables.left_out if reason == NO_RECORD]:
-        more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
-        left_out.append({"left out": ", ".join(others[:FILES_NAMED]) + more, "why": NO_RECORD})
-    if left_out:
+    section.say(plain(f"{tables.description} {said_of_found(tables)}"))
+    add_failed(section, tables)
+    if left_out := left_out_rows(tables):
         section.table(left_out, "Records that were left out")
     if tables.other_code:
         section.say(
-            f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another "
-            "state of their notebook than its"
-            " newest. Those that run_all.py had set aside are left out, the others are used."
+            f"{count(len(tables.other_code), 'record')} of {len(tables.trainings)} are of another"
+            " state of their notebook than its newest. Those that run_all.py had set aside are left"
+            " out, the others are used."
         )
+    add_environment(section, tables)
+    section.say(METHOD)
+    return section
+
+
+def add_failed(section: Section, tables: Tables) -> None:
+    """Add the table of the runs that did not end well, with their reasons."""
+    failed = tables.trainings[tables.trainings.status != "ok"]
+    if failed.empty:
+        return
+    section.say(
+        f"{count(len(failed), 'run')} of {len(tables.trainings)} did not end well, for these"
+        " reasons:"
+    )
+    cells = {
+        "comparison": failed.comparison.map(tables.comparisons.title),
+        "precision": failed.precision.map(precision_name),
+        "seed": failed.seed,
+        "status": failed.status,
+        "reason": [shorten(reason or "-", 140, placeholder="…") for reason in failed.reason],
+    }
+    section.table(cells, "Runs that did not end well")
+
+
+def left_out_rows(tables: Tables) -> list[dict]:
+    """Return a row for each record that is not used, and one for all files that are none."""
+    others = [path for path, reason in tables.left_out if reason == NO_RECORD]
+    rows = [
+        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
+    ]
+    if others:
+        named = others[:FILES_NAMED]
+        if len(others) > FILES_NAMED:
+            named[-1] += f" and {len(others) - FILES_NAMED} more"
+        rows.append({"left out": ", ".join(named), "why": NO_RECORD})
+    return rows
+
+
+def add_environment(section: Section, tables: Tables) -> None:
+    """Add the table of hardware and software, a column for each device, and what differs."""
     records = pd.DataFrame(
-        list(rows.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
-    ).assign(device=rows.record.map(device_name).values)
+        list(tables.trainings.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
+    )
+    records["device"] = [device_name(record) for record in tables.trainings.record]
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(
-        [
-            {"": title} | {name: one.get(title, "-") for name, one in columns.items()}
-            for title in titles
-        ]
-    )
+    section.table(pd.DataFrame(columns, dict.fromkeys(titles)).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
             section.say(
-                f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv "
-                "says which ratios do."
+                f"Caution: the runs on {plain(name)} differ in {differing};"
+                " ratios.csv says which ratios do."
             )
-    section.say(METHOD)
-    return section
+
+
+def days_of(stamps: Iterable[str | None]) -> str:
+    """Return the first and the last day of some times: "27 November 2026 to 28 November 2026"."""
+    first = pd.Series([str(one)[:10] for one in stamps], dtype=object)
+    days = pd.to_datetime(first, format="%Y-%m-%d", errors="coerce").dropna()
+    return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
 def environment_of(records: pd.DataFrame) -> dict[str, str]:
     """Return {title: text} of hardware and software; several values are set side by side."""
     column = {"runs": str(len(records)), "cards": str(records.gpu_uuid.nunique() or "-")}
-    days = sorted(records.finished_at.dropna().str[:10])
-    column["measured on"] = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known"
+    column["measured on"] = days_of(records.finished_at) or "not known"
     for title, name in ENVIRONMENT.items():
         values = {
             f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()
@@ -384,6 +395,11 @@ def environment_of(records: pd.DataFrame) -> dict[str, str]:
 
 
 LINE_LENGTH = 100  # characters of a sentence's line
+STATUS_WORDS = {
+    "oom": "ran out of memory",
+    "unsupported": "cannot run here",
+    "timeout": "took too long",
+}
 CPU_WARNING = (
     "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 )
@@ -441,11 +457,95 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     limits = {
         name: STATUS.get(one["status"], one["status"])
         if one["status"] != "ok"
-        else find_bottleneck(one)[0]
+        else LIMITS[find_bottleneck(one)[0].code]
         for name, one in first.items()
     }
-    table["what limits it"] = pd.Series(limits).mask(bars.outcome == NOT_TRAINED, NOT_TRAINED)
+    table["what limits it"] = pd.Series(limits).mask(
+        bars.outcome == NOT_TRAINED, outcome_words(NOT_TRAINED)
+    )
     return table.loc[:, (table != "").any()].rename(index=precision_name)
+
+
+def amount_of(record: dict, base: dict, speedup: dict, outcome: str) -> str:
+    """Return a ratio as text, with its interval, or with how few processes it rests on, and what
+    it allows to say.
+    """
+    words = outcome_words(outcome)
+    interval = outcome_words(TOO_FEW_PROCESSES.get(speedup["processes"], "not paired"))
+    if speedup["low"] is not None:
+        interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
+    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval})"
+    if record["settings"]["batch_size"] == "max":
+        sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
+        amount += f" per sample, each at its largest batch ({sizes})"
+    if outcome == OTHER_CONDITIONS:
+        return f"{amount}: no outcome, because {said(speedup['unlike'])}"
+    return amount if outcome in TOO_FEW_PROCESSES.values() else f"{amount}: {words}"
+
+
+def without_a_ratio(record: dict, base: dict, with_reason: bool) -> str:
+    """Return the sentence on a run that has no ratio over its baseline, or nothing."""
+    name = record["precision"]
+    if record["status"] != "ok":
+        status = STATUS_WORDS.get(record["status"], record["status"])
+        # a reason may be a whole sentence
+        reason = (record["reason"] or "no reason was recorded").rstrip(".")
+        return f"{name} {status}: {reason}."
+    if record["device_type"] == "cpu":
+        return f"{name} ran on the CPU: a smoke test, which measures nothing."
+    if base["status"] == "ok":
+        return ""
+    reason = f"; {said_of_limit(find_bottleneck(record))}" if with_reason else ""
+    return f"{name} has no {base['precision']} to be compared with ({base['status']}){reason}."
+
+
+def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
+    """Return one sentence on a run against its baseline: how much, what that allows to say, and
+    (`with_reason`) why.
+
+    What disturbed either run comes first, unless the run did not train, because then nothing is
+    called faster.
+    """
+    if alone := without_a_ratio(record, base, with_reason):
+        return alone
+    name, against = record["precision"], base["precision"]
+    disturbed = [one for run in (record, base) for one in conditions_of(run, run["precision"])]
+    disturbed += speedup["differences"] if speedup else []
+    cautions = "; ".join(dict.fromkeys(map(said, disturbed)))
+    warning = f"Caution: {cautions}. " if cautions else ""
+    outcome = judge(speedup)
+    if speedup is None:
+        return f"{warning}{name} cannot be compared with {against}: {outcome_words(outcome)}."
+    if outcome == NOT_TRAINED:
+        ratio = f"{speedup['ratio']:.2f}x over {against}"
+        return f"{said(speedup['untrained'])}, so its {ratio} is no speed-up. {warning}".rstrip()
+    amount = amount_of(record, base, speedup, outcome)
+    if speedup["lost"]:
+        amount += f", but {said(speedup['lost'])}"
+    if speedup["apart"]:
+        median = f"{speedup['median_ratio']:.2f}x"
+        amount += f"; its median block is {median}, so some blocks took far longer"
+    because = f"; {reasons_of(record, base)}" if with_reason else ""
+    return f"{warning}{name} is {amount}{because}."
+
+
+def reasons_of(record: dict, base: dict) -> str:
+    """Return what limits a run and what to try, and why its memory or its format is not as
+    expected.
+    """
+    limits = find_bottleneck(record)
+    text = said_of_limit(limits)
+    if remedies := remedies_of(limits[0].code, record):
+        text += f": try {tried(remedies)}"
+    half = record["fp16_kernel_fraction"] or 0
+    if record["precision"] == "amp_bf16" and half >= DISTURBED:
+        text += (
+            f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in"
+            " fp16)"
+        )
+    if reason := memory_reason(record, base):
+        text += f"; memory did not go down: {said(reason)}"
+    return text
 
 
 def conclusion(tables: Tables) -> str:
@@ -466,10 +566,13 @@ def conclusion(tables: Tables) -> str:
     shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
     if len(shares) == len(gains):
         answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its memory"
-    case, because = find_bottleneck(run)
-    if case == "not known":
+    limits = find_bottleneck(run)
+    if limits[0].code == NOT_PROFILED:
         return f"{answer}."
-    return f"{answer}. With {precision_name(name)}, {because}{advice_of(case, run)}."
+    because = said_of_limit(limits)
+    if remedies := remedies_of(limits[0].code, run):
+        because += f": try {tried(remedies)}"
+    return f"{answer}. With {precision_name(name)}, {because}."
 
 
 def sentences_of(tables: Tables) -> list[str]:
@@ -478,17 +581,17 @@ def sentences_of(tables: Tables) -> list[str]:
         return [CPU_WARNING]
     runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
     runs = {arm: runs[arm] for arm in tables.arms}
-    said: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for arm, base in tables.axis.pairs([*runs]):
         own = runs[arm][0]
-        if own["status"] == "ok" or arm not in said:
+        if own["status"] == "ok" or arm not in sentences:
             ratio = tables.between(tables.runs(0, arm), tables.runs(0, base))
-            text = verdict(own, runs[base][0], ratio, with_reason=arm not in said)
-            said.setdefault(arm, []).append(text)
-    items = [" ".join(texts) for texts in said.values()]
+            text = verdict(own, runs[base][0], ratio, with_reason=arm not in sentences)
+            sentences.setdefault(arm, []).append(text)
+    items = [" ".join(texts) for texts in sentences.values()]
     ok = [own[0] for own in runs.values() if own[0]["status"] == "ok"]
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
-        items = [f"{one['precision']}: {find_bottleneck(one)[1]}." for one in ok]
+        items = [f"{one['precision']}: {said_of_limit(find_bottleneck(one))}." for one in ok]
     if not items:
         return ["No run ended well, so there is nothing to compare."]
     return [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
@@ -525,10 +628,39 @@ def show_text(text: str) -> None:
         print(textwrap.fill(text, LINE_LENGTH))
 
 
+def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
+    """Return the bars of seconds and of memory, closed, because else a notebook shows them again,
+    and what they are.
+    """
+    note = "Bars of the seconds of an epoch"
+    parts = [second_bars(rows)]
+    if rows.gib.notna().any():
+        parts.append(memory_bars(rows))
+        note += ", and of PyTorch's peak of memory without the data set"
+    with chart_style():
+        figures = [draw_bars(part) for part in parts]
+    for figure in figures:
+        plt.close(figure)
+    return figures, f"{note}."
+
+
 def show(records: list[RunRecord]) -> None:
-    """Show the result of a notebook, its conclusion first, outside IPython as text."""
+    """Show the result of a notebook, way by way where there are several, outside IPython as text."""
+    ways: dict[str, list[RunRecord]] = {}
+    for record in records:
+        ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
+    first, *others = [json.loads(settings) for settings in ways]
+    differing = [name for name in first if any(one[name] != first[name] for one in others)]
+    for way in ways.values():
+        if differing:
+            print("\n" + ", ".join(setting_name(name, way[0].settings[name]) for name in differing))
+        show_way(way)
+
+
+def show_way(records: list[RunRecord]) -> None:
+    """Show what one way has given, its conclusion first."""
     tables = tables_of(records)
-    bars = bars_in(tables)
+    rows = bars_in(tables)
     show_table: Callable = print
     if answer := conclusion(tables):
         show_text(answer)
@@ -536,12 +668,10 @@ def show(records: list[RunRecord]) -> None:
         from IPython.display import Image, display
 
         show_table = display
-    if in_notebook() and not tables.on_cpu and len(bars) > 1:
-        figures = time_and_memory(bars)
-        for figure in figures:
-            plt.close(figure)  # else a notebook shows it again
-        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=time_and_memory_note(bars)))
-        show_text(time_and_memory_note(bars))
+    if in_notebook() and not tables.on_cpu and len(rows) > 1:
+        figures, note = pictures_of(rows)
+        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=note))
+        show_text(note)
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):

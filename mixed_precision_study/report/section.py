@@ -23,7 +23,7 @@ from ..parameters import printable
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .files import of_a_report
-from .words import plain
+from .words import plain, short, span
 
 # classes of HTML: a dollar sign in a table begins no formula
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"
@@ -92,12 +92,12 @@ class Table:
         head = "".join(
             cell("th", *column, ' scope="col"') for column in zip(frame, numeric, strict=True)
         )
+        links = self.links or [""] * len(frame)
         body = ""
-        for link, row in zip(
-            self.links or [""] * len(frame), frame.itertuples(index=False, name=None), strict=True
-        ):
+        for link, row in zip(links, frame.itertuples(index=False, name=None), strict=True):
             first, *others = zip(row, numeric, strict=True)
-            body += f"<tr>{cell('td', *first, href=link)}{''.join(cell('td', *one) for one in others)}</tr>"
+            cells = [cell("td", *first, href=link), *(cell("td", *one) for one in others)]
+            body += f"<tr>{''.join(cells)}</tr>"
         kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
         page = (
@@ -130,7 +130,7 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
     """Return a cell of a table as HTML, with its text escaped."""
     kind = ' class="number"' if numeric else ""
     if len(str(value)) > (SHORT_HEAD if tag == "th" else LONG):
-        width = min(44, (1.4 if tag == "th" else 2.4) + 0.25 * len(str(value)))
+        width = min(26, (1.4 if tag == "th" else 2.4) + 0.25 * len(str(value)))
         kind += f' style="white-space: var(--wrap); min-width: {width:.1f}em"'
     text = html.escape(printable(str(value)))
     if href:
@@ -138,10 +138,34 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
     return f"<{tag}{kind}{more}>{text}</{tag}>"
 
 
+def texts(column: Iterable, form: str = "") -> list[str | None]:
+    """Return numbers as the cells of a column, in a form or with three significant digits; None
+    where one is unknown.
+    """
+    write = form.format if form else short
+    return [None if pd.isna(value) else write(value).replace("-", "−") for value in column]
+
+
+def spans(values: pd.Series, names: pd.Series, form: str = "{}", unit: str = "") -> str:
+    """Return "eager 1 to 2%, CUDA graph 3%": the span of the values of each name, in order."""
+    parts = values.groupby(names, sort=False)
+    return ", ".join(f"{name} {span(list(part), form)}{unit}" for name, part in parts)
+
+
+def ratio_texts(rows: pd.DataFrame) -> list[str | None]:
+    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, None where there
+    is no ratio.
+    """
+    found = rows[["ratio", "low", "high"]].astype(float)
+    limits = [" ({:.2f}–{:.2f})".format(*one) for one in found[["low", "high"]].to_numpy()]
+    ends = pd.Series(limits, rows.index).where(found.low.notna(), "")
+    return list(found.ratio.map("{:.2f}".format).add(ends).where(found.ratio.notna(), None))
+
+
 @dataclass
 class Cards:
-    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, and
-    `numbers` by format.
+    """Big numbers for each model: dicts with texts `name`, `task`, `against` and `lines`, `numbers`
+    by arm, and the arms whose number is `strong`.
     """
 
     cards: list[dict]
@@ -149,25 +173,26 @@ class Cards:
     def _repr_mimebundle_(self, include=None, exclude=None):
         cells, texts = [], []
         for card in self.cards:
-            name, task, against, *lines = (
-                html.escape(printable(str(text)))
-                for text in (card["name"], card["task"], card["against"], *card["lines"])
-            )
-            numbers = {key: html.escape(str(number)) for key, number in card["numbers"].items()}
-            big = " ".join(
-                f"<strong>{number}</strong> <span>{html.escape(key)}</span>"
-                for key, number in numbers.items()
+            escaped = [html.escape(printable(text)) for text in (card["against"], *card["lines"])]
+            name, task = (html.escape(printable(card[key])) for key in ("name", "task"))
+            numbers = " ".join(
+                "<span>{2}</span> <{0}>{1}</{0}>".format(
+                    "strong" if arm in card["strong"] else "em",
+                    html.escape(number),
+                    html.escape(arm),
+                )
+                for arm, number in card["numbers"].items()
             )
             cells.append(
-                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, against, *lines))
+                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", numbers, *escaped))
             )
-            said = ", ".join(f"{key} {number}" for key, number in card["numbers"].items())
+            said = ", ".join(f"{arm} {number}" for arm, number in card["numbers"].items())
             texts.append(
                 f"{card['name']}, {card['task']}: {said} {card['against']}; "
                 f"{'; '.join(card['lines'])}"
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
-        body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
+        body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
         page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
         return {"text/html": page, "text/plain": "\n".join(texts)}
 
@@ -248,16 +273,20 @@ class Section:
         self.parts.append(Sentence(text))
 
     def table(
-        self, rows: list[dict], folded: str = "", common: Iterable[str] = (), **options: Any
+        self, columns: Any, folded: str = "", common: Iterable[str] = (), **options: Any
     ) -> None:
-        """Add a table with `options` of Table.
+        """Add a table of what pandas makes a frame of, with `options` of Table. Gaps are None.
 
-        A column of `common` with one value stands in its caption instead.
+        A column of gaps is left out, and one of `common` with one value stands in its caption.
         """
-        same = [name for name in common if len({row[name] for row in rows}) == 1 < len(rows)]
-        if said := [rows[0][name] for name in same if rows[0][name] != "-"]:
-            options["caption"] = f"All rows: {' · '.join(said)}"
-        rows = [{name: row[name] for name in row if name not in same} for row in rows]
+        frame = pd.DataFrame(columns, dtype=object).dropna(axis=1, how="all")
+        same = [
+            name for name in common if name in frame and frame[name].nunique() == 1 < len(frame)
+        ]
+        if same:
+            options["caption"] = f"All rows: {' · '.join(frame[same].iloc[0])}"
+        frame = frame.drop(columns=same)
+        rows = frame.where(frame.notna(), "-").to_dict("records")
         self.parts.append(Table(rows, folded, **options))
 
     def chart(self, figures: Figure | list[Figure], name: str, finding: str) -> None:

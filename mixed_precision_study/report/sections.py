@@ -11,29 +11,39 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ..judge.conditions import said_of_made_up
+from ..judge.axis import arm_named, grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
 from .articles import articles_section
-from .charts import (
-    chart_style,
-    dots,
-    dots_note,
-    label_of,
-    ratio_rows,
-    time_and_memory,
-    time_and_memory_note,
+from .charts import chart_style, dots, dots_note, ratio_rows
+from .costs import (
+    MOST_MODELS,
+    energy_section,
+    inference_section,
+    memory_section,
+    time_section,
+    why_section,
 )
-from .costs import energy_section, inference_section, memory_section, why_section
 from .quality import quality_section
-from .results import MANY, method_section, numbers_section, sure_section
+from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
-from .settings import growth_section, steps_section
+from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
-from .words import AMP, bare, count, in_way, listed, plain, short, span, times
+from .words import (
+    AMP,
+    bare,
+    count,
+    in_way,
+    listed,
+    outcome_words,
+    plain,
+    said_of_made_up,
+    short,
+    span,
+    times,
+)
 
-MOST_MODELS = 6  # with more models the study's own figure opens the report
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
 NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
@@ -129,15 +139,14 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
         return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
-    within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
+    kept = one.outcome in AS_GOOD
+    within = "no loss beyond the margin" if kept else outcome_words(one.outcome)
     return f"{name}: {within}, {one.seeds} seeds"
 
 
 def each(clauses: dict[str, str]) -> str:
     """Return {name: clause} as one line, in which clauses that are alike are said once."""
-    alike: dict[str, list[str]] = {}
-    for name, clause in clauses.items():
-        alike.setdefault(clause, []).append(name)
+    alike = grouped(clauses, clauses.__getitem__)
     return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
 
 
@@ -173,9 +182,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
         quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
         lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
-        cards.append(
-            dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
-        )
+        card = dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
+        cards.append(card | {"strong": list(shown.short[shown.strong])})
     return cards
 
 
@@ -196,31 +204,17 @@ def memory_words(saved: float) -> str:
 def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
-    devices = listed(
-        sorted({str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}), "and"
-    )
-    versions = listed(
-        sorted(
-            {
-                ".".join(str(one["torch_version"]).split(".")[:2])
-                for one in records
-                if one["torch_version"]
-            }
-        ),
-        "and",
-    )
-    stamps = pd.Series([str(one["finished_at"])[:10] for one in records])
-    ends = sorted(set(pd.to_datetime(stamps, format="%Y-%m-%d", errors="coerce").dropna()))
-    days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*ends[:1], *ends[-1:])))
-    if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
-        days[0] = days[0].split()[0]
+    devices = {str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}
+    full = {str(one["torch_version"]) for one in records if one["torch_version"]}
+    versions = {".".join(version.split(".")[:2]) for version in full}
     hosts = len(set(tables.trainings.host) - {""})
     parts = [
-        devices,
-        f"PyTorch {versions}" if versions else "",
+        listed(sorted(devices), "and"),
+        f"PyTorch {listed(sorted(versions), 'and')}" if versions else "",
         count(len(tables.trainings), "run"),
+        count(hosts, "host") if hosts else "",
+        days_of([one["finished_at"] for one in records]),
     ]
-    parts += [count(hosts, "host") if hosts else "", " to ".join(days)]
     return " · ".join(filter(None, parts))
 
 
@@ -235,32 +229,53 @@ def worked(tables: Tables) -> list[dict]:
             for run in tables.runs(number, arm, ok=False)[:1]:
                 end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
                 ends[end].append(tables.short(arm))
-        run_as = ", ".join(filter(None, (comparison.way, comparison.more)))
         rows.append(
-            {"model": comparison["name"], "task": comparison.task, "run": run_as}
-            | {end: ", ".join(names) or "-" for end, names in ends.items()}
+            {"model": comparison["name"], "task": comparison.task, "run": comparison.run}
+            | {end: ", ".join(names) or None for end, names in ends.items()}
         )
     return rows
 
 
-def next_command(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return what to run next where a model was trained in eager mode alone and AMP gained
-    little, else "".
+def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return the parameters of the fastest way where a model ran in eager mode, too, or what to
+    run next where AMP gained little in eager mode alone; else "".
     """
-    groups = bars.groupby("model").way
-    only_eager = bars[groups.transform(lambda ways: set(ways) == {"eager"})]
-    amp = only_eager[only_eager.arm.isin(AMP) & only_eager.ratio.notna()]
-    best = amp.groupby("model", sort=False).ratio.max()
-    slow = best.index[best < LITTLE_GAIN]
-    if slow.empty:
-        return ""
-    models = plain(listed([*slow.map(bare)], "and"))
-    study = plain(tables.name or "quick")
-    return (
-        f"AMP gained little for {models}, because in eager mode the GPU waits for the "
-        "CPU. As a CUDA"
-        f" graph it does not wait, so measure that next: `python run_all.py {study}"
-        " -p execution cuda_graph -p channels_last true`."
+    eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
+    keys = ["model", "task"]
+    best = best_of(tables, bars).set_index(keys)
+    ways: dict[str, list[str]] = {}
+    waiting = []
+    for key, gain in eager.groupby(keys, sort=False).ratio.max().items():
+        name = bare(key[0])
+        if key in best.index and best.way[key] != "eager":
+            ways.setdefault(parameters_of(tables, best.comparison[key]), []).append(name)
+        elif gain < LITTLE_GAIN:
+            waiting.append(name)
+    said = []
+    if ways:
+        each_way = [f"`{words}` ({plain(listed(names, 'and'))})" for words, names in ways.items()]
+        said.append(
+            "PyTorch's usual eager mode is slower here than the way on the cards."
+            f" To run that way, set {'; '.join(each_way)}."
+        )
+    if waiting:
+        said.append(
+            f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
+            " waits for the CPU. As a CUDA graph it does not wait, so measure that next:"
+            f" `python run_all.py {plain(tables.name or 'quick')}"
+            " -p execution cuda_graph -p channels_last true`."
+        )
+    return " ".join(said)
+
+
+def parameters_of(tables: Tables, comparison: int) -> str:
+    """Return the parameters in which a way differs from the usual one, as run_all.py takes them."""
+    settings = tables.comparisons.settings[comparison]
+    given = {name: settings.get(name, usual) for name, usual in USUAL_WAY.items()}
+    return " ".join(
+        f"-p {name} {arm_named([value])}"
+        for name, value in given.items()
+        if value not in (None, USUAL_WAY[name])
     )
 
 
@@ -295,49 +310,28 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
     elif tables.on_cpu:
         cpu_screen(screen, tables)
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        if cards := cards_of(tables, bars):
-            screen.parts.append(Cards(cards))
-        if command := next_command(tables, bars):
-            screen.say(command)
-        rows = ratio_rows(bars)
-        if len(rows):
-            screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
-            bases = plain(listed(list(rows.base_short.unique())))
-            screen.say(
-                f"A dot says how many times as fast training is as in {bases} in the "
-                "same row, whose"
-                f" seconds of an epoch stand at the right. {dots_note(rows)}"
-            )
+        add_answer(screen, tables, bars, found)
     return screen
 
 
-# comparisons that are drawn; further ones stand in the table of all numbers
-MOST_BLOCKS = 60
+def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) -> None:
+    """Add the cards, which parameters are fast, and the ratios as dots."""
+    if cards := cards_of(tables, bars):
+        screen.parts.append(Cards(cards))
+    if said := what_is_fast(tables, bars):
+        screen.say(said)
+    rows = ratio_rows(bars)
+    if len(rows):
+        screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
+        bases = plain(listed(list(rows.base_short.unique())))
+        screen.say(
+            f"A dot says how many times as fast training is as in {bases} in the same row,"
+            f" whose seconds of an epoch stand at the right. {dots_note(rows)}"
+        )
 
 
-def time_section(tables: Tables) -> Section:
-    """Return the bars of the seconds of an epoch and of peak memory.
-
-    On a CPU they say nothing, so there are none.
-    """
-    section = Section("Time and memory", link="Time")
-    bars = bars_of(tables)
-    if tables.on_cpu or bars.empty or bars.model.nunique() > MOST_MODELS:
-        return section
-    shown = bars[bars.comparison.isin(bars.comparison.unique()[:MOST_BLOCKS])]
-    said = [
-        f"{bar.model}, {bar.way}, {bar.short} {label_of(bar.seconds, 'seconds')}"
-        for bar in shown.itertuples()
-        if pd.notna(bar.seconds)
-    ]
-    section.chart(
-        time_and_memory(shown), "time_and_memory", f"Bars of time and memory. {'; '.join(said)}."
-    )
-    section.say(time_and_memory_note(shown))
-    return section
-
-
-SUBJECTS = {  # what a study shows: the section that opens its report, and the question that it answers
+# what a study shows: the section that opens its report, and the question that it answers
+SUBJECTS = {
     "articles": (articles_section, "Do the published speed-ups recur?"),
     "steps": (steps_section, "What does each step gain?"),
     "over": (growth_section, "How do time and memory grow?"),
@@ -359,7 +353,7 @@ SECTIONS = (
     numbers_section,
     method_section,
 )
-EACH = (why_section, memory_section, energy_section)  # these draw each comparison
+EACH = (time_section, why_section, memory_section, energy_section)  # these draw each comparison
 
 
 def drawn(make: Callable[..., Section], tables: Tables, *more: Any) -> Section:

@@ -5,11 +5,10 @@ sizes that grow.
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
@@ -19,18 +18,28 @@ from ..judge.divergence import skipped_fraction
 from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
-from .charts import PANEL, SOFT, STATUS, dots, dots_note, drawn_as
+from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed
 from .files import as_list
 from .results import range_of_hosts
-from .section import Section
+from .section import Section, ratio_texts, spans, texts
 from .tables import Tables, alike, bars_of, corrected
-from .words import AMP, COLOURS, arm_name, bare, listed, precision_name, span
+from .words import (
+    AMP,
+    COLOURS,
+    arm_name,
+    bare,
+    listed,
+    outcome_words,
+    precision_name,
+    span,
+)
 
 USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
     "channels_last": False,
     "scaler": "pytorch",
     "compile_mode": "default",
+    "cudnn_benchmark": True,
     "rounding": "nearest",
     "allow_fp16_accumulation": False,
     "loader": "gpu",
@@ -107,7 +116,6 @@ def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
         panel=known.ladder,
         about=known.task,
         row=named,
-        mark="o",
         ratio=ratios,
         label=ratios.map("{:.2f}×".format) + gains,
         ranged=False,
@@ -126,8 +134,9 @@ def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
         ranged=ways.outcome == FEW_HOSTS,
         seconds=float("nan"),
         takes="",
+        strong=False,
     )
-    return drawn_as(rows, ways.arm.unique(), list(ways.name.unique()))
+    return drawn_as(rows, list(ways.name.unique()))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
@@ -141,14 +150,14 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
         found = tables.between(own, base)
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
             row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
-            short, colour = tables.arms[arm]
-            rows.append(row | found | {"short": short, "colour": colour})
+            rows.append(row | found | tables.looks.loc[arm].to_dict())
     ways = pd.DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(ways):
         fallen = ways.outcome.isin(DIFFERENT) & ~corrected(ways.p)
-        ways["outcome"] = ways.outcome.where(~fallen, ways.outcome + ", not after correction")
+        ways["told"] = ways.outcome.map(outcome_words)
+        ways["told"] = ways.told.where(~fallen, ways.told + ", not after correction")
     return ways
 
 
@@ -168,11 +177,8 @@ def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
 
 def ways_finding(ways: pd.DataFrame) -> str:
     """Return what each setting gains over all models and arms, from least to most."""
-    gains = [
-        f"{added} {span(list(ratio), '{:.2f}')}"
-        for added, ratio in ways.groupby("added", sort=False).ratio
-    ]
-    return f"Times as fast with one setting added: {', '.join(gains)}"
+    gains = spans(ways.ratio, ways.added, "{:.2f}")
+    return f"Times as fast with one setting added: {gains}"
 
 
 def steps_section(tables: Tables) -> Section:
@@ -203,17 +209,15 @@ def steps_section(tables: Tables) -> Section:
             "over the step before": ratio_texts(
                 steps[["gain_ratio", "gain_low", "gain_high"]].set_axis(LIMITS[:3], axis=1)
             ),
-            "outcome": steps.gain_outcome.fillna("–"),
+            "outcome": steps.gain_outcome.map(outcome_words, na_action="ignore"),
             "peak, GiB": texts(steps.gib, "{:.2f}"),
             "last metric": texts(steps.metric, "{:.3g}"),
         }
-        section.table(pd.DataFrame(cells).to_dict("records"), "Every step in numbers")
+        section.table(cells, "Every step in numbers")
     ways = ways_of(tables, steps)
     if len(ways):
         wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
-        ways = ways.join(tables.comparisons[["name", "task"]], on="before")
-        runs = [tables.comparisons.loc[number, ["way", "more"]] for number in ways.before]
-        ways["run"] = [", ".join(filter(None, run)) for run in runs]
+        ways = ways.join(tables.comparisons[["name", "task", "run"]], on="before")
         section.finding = section.finding or ways_finding(ways)
         rows = way_rows(ways)
         section.chart(dots(rows), "ways", ways_finding(ways))
@@ -229,14 +233,14 @@ def steps_section(tables: Tables) -> Section:
                 ~wide, [*map(range_of_hosts, ways.itertuples())]
             ),
             "n": ways.processes.where(~wide, ways.hosts),
-            "outcome": ways.outcome,
+            "outcome": ways.told,
             "memory": texts((-ways.saved.astype(float)).round(2) + 0.0, "{:+.0%}"),
         }
         section.say(
             "Two trainings that differ in one setting alone are compared, so the ratio "
             "is what it gains."
         )
-        section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
+        section.table(cells, "One setting changed")
     return section
 
 
@@ -382,88 +386,58 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
-def draw_lines(
-    rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str
-) -> Figure:
-    """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a
-    point has no interval.
+def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
+    """Draw ratios over the size, a line for each arm in `looks`; dashed where a point has no
+    interval.
     """
-    figure, axes = plt.subplots(figsize=(PANEL, 2.8), layout="constrained")
+    title, about = rows.family.iloc[0].split("\n")
+    about = ": ".join(filter(None, [about, label]))
+    figure, axes = framed(title, about, 2.2, foot=1, ends=(0.14, 0.98))
     axes.axhline(1, color=SOFT, linewidth=1)
-    for name, (text, colour) in looks.items():
-        line = rows[(rows[by] == name) & rows.ratio.notna()].astype({"low": float, "high": float})
-        style = {
-            "color": colour,
-            "marker": "o",
-            "markersize": 4,
-            "linestyle": "--" if line.low.isna().any() else "-",
-        }
-        if len(line):
-            axes.plot(line["size"], line.ratio, label=text, gid=f"line {name}", **style)
-            axes.vlines(line["size"], line.low, line.high, color=colour, linewidth=1.5)
+    for look in looks[looks.index.isin(rows.arm)].itertuples():
+        line = rows[rows.arm == look.Index].astype({"low": float, "high": float})
+        dashes = "--" if line.low.isna().any() else "-"
+        style = {"color": look.colour, "marker": look.mark, "markersize": 5, "linestyle": dashes}
+        axes.plot(line["size"], line.ratio, label=look.short, gid=f"line {look.Index}", **style)
+        axes.vlines(line["size"], line.low, line.high, color=look.colour, linewidth=1.5)
     axes.set_xscale("log")
     ticks: list[int] = []
     for size in sorted(rows["size"].unique(), reverse=True):
         ticks += [size] if not ticks or size * APART <= ticks[-1] else []
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel=rows.axis.iloc[0], ylabel=label)
-    name, task = title.split("\n")
-    axes.set_title(name, pad=34, weight="bold", size=10.5)
-    axes.annotate(task, (0, 1), (0, 21), "axes fraction", "offset points")
-    axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=5,
-        borderpad=0,
-        handlelength=1.2,
-        columnspacing=1,
-    )
+    ends = min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max())
+    axes.set(xlabel=rows.axis.iloc[0], ylim=ends)
+    figure.legend(loc="lower left", ncols=4, borderpad=0, handlelength=1.4, columnspacing=1)
     return figure
 
 
 def growth_finding(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its precision is faster, or how one changes if
-    nothing is judged.
+    """Return from which size of each family on its arm is faster, or its ratios at the smallest and
+    the largest size if nothing is judged.
     """
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
-    claims = []
-    for one in families:
-        sizes = [SIZES[one.axis.iloc[0]].format(size) for size in one["size"]]
-        faster = list(one.outcome.isin((FASTER, LITTLE_FASTER)))
-        claim = f"at no size up to {sizes[-1]}"
-        if any(faster):  # only where it holds at all larger sizes is it a size from which on
-            on = all(faster[faster.index(True) :])
-            claim = (
-                f"from {sizes[faster.index(True)]} on"
-                if on
-                else f"at {sum(faster)} of {len(sizes)} sizes"
-            )
-        claims.append(f"{claim} ({one.family.iloc[0].split()[0]})")
     if pairs.outcome.isin(OUTCOMES).any():
+        claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
         return f"Compared with {base}, {own} is faster {', '.join(claims)}"
-    one = max(families, key=lambda one: abs(math.log(one.ratio.iloc[-1] / one.ratio.iloc[0])))
-    first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[place]) for place in (0, -1))
-    change = f"from {one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f} times as fast as {base}"
-    return f"From {first} to {last}, {own} goes {change} ({one.family.iloc[0].split()[0]})"
+    changes = []
+    for one in families:
+        first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[end]) for end in (0, -1))
+        change = f"{one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f}"
+        changes.append(f"{change} from {first} to {last} ({one.family.iloc[0].split()[0]})")
+    return f"Times as fast as {base}, {own} goes {', '.join(changes)}"
 
 
-def texts(column: Iterable, form: str) -> list[str]:
-    """Return numbers as the cells of a column, "–" where one is unknown."""
-    return ["–" if pd.isna(value) else form.format(value).replace("-", "−") for value in column]
-
-
-def ratio_texts(rows: pd.DataFrame) -> list[str]:
-    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there
-    is no ratio.
-    """
-    limits = [
-        f" ({low:.2f}–{high:.2f})" if low == low else ""
-        for low, high in rows[["low", "high"]].to_numpy(float)
-    ]
-    return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
+def faster_from(family: pd.DataFrame) -> str:
+    """Return at which sizes an arm is faster; only where it is at all larger ones it is "from"."""
+    sizes = [SIZES[family.axis.iloc[0]].format(size) for size in family["size"]]
+    faster = list(family.outcome.isin((FASTER, LITTLE_FASTER)))
+    if not any(faster):
+        return f"at no size up to {sizes[-1]}"
+    if all(faster[faster.index(True) :]):
+        return f"from {sizes[faster.index(True)]} on"
+    return f"at {sum(faster)} of {len(sizes)} sizes"
 
 
 def growth_section(tables: Tables) -> Section:
@@ -495,19 +469,13 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     if len(headline) and not tables.on_cpu:
         section.finding = growth_finding(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
+    figures = [
+        draw_lines(lines, tables.looks, f"times as fast as {lines.base_short.iloc[0]}")
+        for lines in drawn
+    ]
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
-    figures = []
-    for lines in drawn:
-        label = f"times as fast as {lines.base_short.iloc[0]}"
-        figures.append(draw_lines(lines, "arm", tables.arms, lines.family.iloc[0], label))
     if len(fp8):
-        colours = zip(
-            fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False
-        )
-        looks = {name: (name.split()[0], colour) for name, colour in colours}
-        figures.append(
-            draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
-        )
+        figures.append(draw_lines(*families_as_arms(fp8), "times as fast as bf16 AMP"))
     section.chart(figures, "growth", section.finding or "Speed-up over what grows")
     dashes = (
         "A line is dashed where a point has no interval, because it rests on too few "
@@ -530,13 +498,25 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "precision": pairs.precision.map(precision_name),
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
-        "outcome": pairs.outcome.str.partition(":")[0],
+        "outcome": pairs.outcome.map(outcome_words).str.partition(":")[0],
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats": texts(pairs.above, "{:+.3f}"),
-        "beside the bar": pairs.loss_outcome.fillna("–"),
+        "beside the bar": pairs.loss_outcome,
     }
-    section.table(pd.DataFrame(cells).to_dict("records"), "Every size in numbers")
+    section.table(cells, "Every size in numbers")
+
+
+def families_as_arms(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows and the looks of draw_lines() for one precision, with a line for each
+    family.
+    """
+    families = pairs.family.unique()
+    names = [family.split()[0] for family in families]
+    colours = [INK, SOFT, *COLOURS.values()][: len(families)]
+    looks = pd.DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
+    own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
+    return pairs.assign(arm=pairs.family, family=f"{own} over {base}\n"), looks
 
 
 def largest_of(tables: Tables) -> pd.DataFrame:
@@ -579,10 +559,10 @@ def add_largest(section: Section, tables: Tables) -> None:
         "out of memory at": texts(rows.too_large, "{:,.0f}"),
         "samples/s": texts(rows.samples_per_second, "{:,.0f}"),
         "times as fast": ratio_texts(rows),
-        "as": rows.base_short.where(rows.ratio.notna(), "–"),
+        "as": rows.base_short.where(rows.ratio.notna()),
         "last metric": texts(rows.metric, "{:.3g}"),
     }
-    section.table(pd.DataFrame(cells).to_dict("records"), "Largest batches")
+    section.table(cells, "Largest batches")
 
 
 def add_scales(section: Section, tables: Tables) -> None:
@@ -620,9 +600,9 @@ def add_scales(section: Section, tables: Tables) -> None:
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
         "precision": rows.precision.map(precision_name),
-        "loss scale": [text.replace("–", "dynamic") for text in texts(rows.fixed, "{:,.10g}")],
+        "loss scale": [text or "dynamic" for text in texts(rows.fixed, "{:,.10g}")],
         "skipped steps": texts(rows.record.map(skipped_fraction), "{:.2%}"),
         "last metric": texts(rows.metric, "{:.3g}"),
         "ended": [STATUS.get(status, status) for status in rows.status.replace("ok", "well")],
     }
-    section.table(pd.DataFrame(cells).to_dict("records"), "Loss scales")
+    section.table(cells, "Loss scales")

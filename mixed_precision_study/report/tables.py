@@ -8,17 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from ..judge.arms import compared, peak_gib
-from ..judge.axis import PRECISIONS, Axis
+from ..judge.axis import PRECISIONS, Axis, grouped
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN
 from ..judge.explained import explain
+from ..judge.finding import Finding
 from ..judge.ratios import FIELDS, geometric
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
@@ -29,13 +31,14 @@ from ..store.record import comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
 from .words import (
     AMP,
-    COLOURS,
+    LOOKS,
     ORDER,
-    PALETTE,
     WAYS,
     arm_name,
     model_name,
     natural,
+    outcome_words,
+    said,
     setting_name,
     short_name,
     task_name,
@@ -55,7 +58,10 @@ NAMED_APART = {
 IDENTITY = "identity "
 UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
-COMPARISONS = "notebook model name task way device data batch execution settings arms more title"
+COMPARISONS = (
+    "notebook model name task way device data batch execution settings arms more run title"
+)
+REASONS = ("unlike", "one_order", "untrained", "lost")  # of a ratio, each a Finding
 FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
@@ -84,7 +90,8 @@ class Tables:
     """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their
     names.
 
-    trainings: a row for each training, `record` has every field of its record (see docs/record.md)
+    trainings: a row for each training, `record` has every field of its record (see
+        docs/contributors/record.md)
     comparisons: a row for each set of runs on one GPU model in which only the arm, seed and
         repetition differ
     ratios: a row for each comparison, arm and base (as fp32 and TF32); above 1 the arm is the
@@ -118,20 +125,28 @@ class Tables:
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
     @cached_property
-    def arms(self) -> dict[str, tuple[str, str]]:
-        """{arm: (short name, colour)} in the order of every table and chart: bases come first."""
+    def looks(self) -> pd.DataFrame:
+        """`short` name, `colour`, `mark` and `place` of each arm, in the order of every table and
+        chart: bases come first.
+        """
         found = set(self.trainings.arm)
         named = dict.fromkeys((*self.axis.bases, *ORDER, *WAYS, *sorted(found, key=by_size)))
-        known = [arm for arm in named if arm in found]
-        own = {arm: COLOURS[arm.split(", ")[0]] for arm in known if arm.split(", ")[0] in COLOURS}
-        free = [colour for colour in PALETTE if colour not in own.values()] or PALETTE
-        arms: dict[str, tuple[str, str]] = {}
-        for place, arm in enumerate(known):
-            colour = own.get(arm, free[place % len(free)])
-            if colour in {taken for _, taken in arms.values()}:  # another arm of this precision
-                colour = free[place % len(free)]
-            arms[arm] = self.short(arm), colour
-        return arms
+        arms = [arm for arm in named if arm in found]
+        own = {arm: LOOKS.get(arm.split(", ")[0]) for arm in arms}
+        free = [look for look in LOOKS.values() if look not in own.values()] or [*LOOKS.values()]
+        taken: list[tuple[str, str]] = []
+        for place, arm in enumerate(arms):
+            look = own[arm]
+            if not look or look in taken:  # another arm of this precision
+                look = free[place % len(free)]
+            taken.append(look)
+        table = pd.DataFrame(taken, arms, ["colour", "mark"])
+        return table.assign(short=[self.short(arm) for arm in arms], place=range(len(arms)))
+
+    @property
+    def arms(self) -> list[str]:
+        """All arms in the order of looks."""
+        return list(self.looks.index)
 
     @property
     def compared_arms(self) -> list[str]:
@@ -141,10 +156,11 @@ class Tables:
 
     @property
     def subject(self) -> str:
-        """What titles call the compared arms: AMP, or the name of the only one, or nothing."""
+        """What titles call the compared arms: AMP, or the name of the only one."""
         if self.axis == PRECISIONS:
             return "AMP"
-        return self.called(self.compared_arms[0]) if len(self.compared_arms) == 1 else ""
+        several = len(self.compared_arms) != 1
+        return "the compared arms" if several else self.called(self.compared_arms[0])
 
     def short(self, arm: str) -> str:
         """Return the name of an arm for an axis: what its base has not, and true and false with
@@ -180,10 +196,8 @@ class Tables:
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
         """{(comparison, arm): rows of `trainings`}, made once, as every section asks."""
-        found: dict[tuple[int, str], list[dict]] = {}
-        for row in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
-            found.setdefault((row["comparison"], row["arm"]), []).append(row)
-        return found
+        rows = self.trainings[~self.trainings.explains.astype(bool)].to_dict("records")
+        return grouped(rows, itemgetter("comparison", "arm"))
 
     @cached_property
     def bars(self) -> pd.DataFrame:
@@ -208,19 +222,17 @@ class Tables:
         found = found.reset_index().fillna({"runs": 0}).astype({"runs": int})
         found["status"] = found.status.where(found.runs == 0, "ok")
         found["model"] = found.comparison.map(self.comparisons["name"])
-        found = found.join(self.comparisons[["task", "way", "more"]], on="comparison")
+        found = found.join(self.comparisons[["task", "way", "run"]], on="comparison")
         bases = [self.base_in(number) for number in found.comparison]
         found["base"] = pd.Series(bases, found.index, dtype=object)
         names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
         ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
         found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
         found["stands"] = found.stands.eq(True)
-        found["place"] = found.arm.map([*self.arms].index)
-        found["short"], found["colour"] = (
-            [self.arms[arm][part] for arm in found.arm] for part in (0, 1)
-        )
+        found = found.join(self.looks, on="arm")
         found["base_short"] = found.baseline.map(self.short)
         found["is_base"] = found.arm.isin(self.axis.bases)
+        found["strong"] = stands_out(found)
         return found.sort_values(["comparison", "place"], ignore_index=True)
 
     def base_in(self, comparison: int) -> str:
@@ -266,8 +278,13 @@ class Tables:
             ]
             quality = self.quality.drop(columns="precision")
             quality = quality.set_index(["comparison", "arm", "base"])
+            quality["outcome"] = quality.outcome.map(outcome_words)
             ratios = self.ratios.assign(
-                differences=["; ".join(found) for found in self.ratios.differences]
+                outcome=self.ratios.outcome.map(outcome_words),
+                differences=[
+                    "; ".join(dict.fromkeys(map(said, found))) for found in self.ratios.differences
+                ],
+                **{name: self.ratios[name].map(said, na_action="ignore") for name in REASONS},
             )
             tables["ratios.csv"] = ratios.join(named, on="comparison")
             if len(quality):
@@ -323,10 +340,9 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     Runs that learned nothing where others did are marked as diverged, and repetitions share what
     explains the first.
     """
-    members: dict[tuple, list[dict]] = {}
-    for record in records:
-        key = axis.rest_of(record) if record["purpose"] != "aa" else ()
-        members.setdefault(key, []).append(record)
+    members = grouped(
+        records, lambda record: axis.rest_of(record) if record["purpose"] != "aa" else ()
+    )
     alone = members.pop((), [])
     groups = []
     for runs in members.values():
@@ -335,7 +351,7 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
             alone += runs
             continue
         mark_diverged(timed, axis)
-        for same in arms_in(timed, axis).values():
+        for same in grouped(timed, axis.arm_of).values():
             explain(same)
         groups.append(runs)
     if show.get("steps"):
@@ -345,21 +361,10 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     return found + lent_baselines(groups, axis) + [(record, -1) for record in alone]
 
 
-def arms_in(records: Iterable[dict], axis: Axis) -> dict[str, list[dict]]:
-    """Return {arm: its records}."""
-    found: dict[str, list[dict]] = {}
-    for record in records:
-        found.setdefault(axis.arm_of(record), []).append(record)
-    return found
-
-
 def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
     """Mark runs beside other steps of a ladder, as in their own no other arm may have learned."""
-    members: dict[str, list[dict]] = {}
-    for runs in groups:
-        timed = [one for one in runs if not is_explanation(one)]
-        members.setdefault(runs[0]["notebook"], []).extend(timed)
-    for timed in members.values():
+    every = [one for runs in groups for one in runs if not is_explanation(one)]
+    for timed in grouped(every, itemgetter("notebook")).values():
         batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
         same = [one for one in timed if one["settings"]["batch_size"] == batch]
         mark_diverged(same, axis, "another step of the ladder")
@@ -391,15 +396,10 @@ def place_of(runs: list[dict]) -> list:
 
 
 def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
-    """Mark the runs that learned nothing where `others` did.
-
-    Runs of several machines may share a run id.
-    """
-    numbered = {str(index): run for index, run in enumerate(runs)}
+    """Mark the runs that learned nothing where `others` did."""
     others = others or f"another {' and '.join(axis.settings)}"
-    copies = [run | {"run_id": name} for name, run in numbered.items()]
-    for name, reason in find_diverged(copies, axis.arm_of, axis.bases, others).items():
-        numbered[name].update(status="diverged", reason=reason)
+    for place, reason in find_diverged(runs, axis).items():
+        runs[place].update(status="diverged", reason=said(reason, others=others))
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
@@ -410,7 +410,7 @@ def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int
         key = dict(axis.rest_of(runs[0]))
         if key.get("rounding") == '"stochastic"':
             nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
-            wanted = set(axis.bases) - arms_in(runs, axis).keys()
+            wanted = set(axis.bases) - grouped(runs, axis.arm_of).keys()
             lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]
     return lent
 
@@ -457,7 +457,6 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
     has.
     """
     rows = []
-    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its rows}
     for _, runs in trainings[trainings.comparison >= 0].groupby("comparison"):
         first = runs.record.iloc[0]
         settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
@@ -476,21 +475,16 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
             "arms": runs.arm.nunique(),
         }
         rows.append(row)
-        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row)
-    for same in alike.values():
+    # what names the same training is told apart by more
+    for same in grouped(rows, itemgetter("notebook", "name", "task")).values():
         varied = varied_in([row["settings"] for row in same])
         for row in same:
             row["more"] = ", ".join(told_apart(row["settings"], varied))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
-        parts = [
-            row["name"],
-            row["task"],
-            row["way"],
-            row["more"],
-            row["device"] if devices else "",
-        ]
-        row["title"] = " · ".join(filter(None, parts))
+        parts = [row["way"], row["more"], row["device"] if devices else ""]
+        row["run"] = ", ".join(filter(None, parts))
+        row["title"] = " · ".join(filter(None, [row["name"], row["task"], *parts]))
     return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
@@ -535,7 +529,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
     """
     note_graph_gains(tables)
     rows = []
-    for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs([*tables.arms])):
+    for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs(tables.arms)):
         own, others = tables.runs(number, arm), tables.runs(number, base)
         if found := tables.between(own, others):
             row = {
@@ -575,9 +569,8 @@ def note_graph_gains(tables: Tables) -> None:
             found = tables.between(tables.runs(by_way["cuda_graph"], arm), eager)
             if found and found["outcome"] in DIFFERENT and found["low"] > SAME_TO:
                 for run in eager:
-                    run["graph_gain"] = (
-                        f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
-                    )
+                    gain = {name: found[name] for name in ("ratio", "low", "high")}
+                    run["graph_gain"] = Finding("gain", values=gain)
 
 
 def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
@@ -594,7 +587,6 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
 def quality_of(tables: Tables) -> pd.DataFrame:
     """Return the table `quality`: quality_difference() over the first base, and these keys.
 
-    better: whether a higher or a lower metric is the better one
     diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the
         others are a selection
     usable: whether the arm may be recommended: no quality is lost beyond the margin
@@ -637,6 +629,17 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     )
 
 
+def stands_out(bars: pd.DataFrame) -> pd.Series:
+    """Return of each bar whether its ratio is above those of all other arms of its comparison, with
+    intervals that do not overlap.
+    """
+    rivals = bars[bars.ratio.notna() & ~bars.is_base]
+    highs = rivals.high.astype(float).fillna(float("inf")).groupby(rivals.comparison)
+    second = highs.transform(lambda ends: ends.nlargest(2).iloc[-1])
+    alone = highs.transform("size") == 1
+    return (rivals.low.astype(float).gt(second) & ~alone).reindex(bars.index, fill_value=False)
+
+
 def flattened(record: dict) -> dict:
     """Return a record as a row: lists of numbers as median and count, other lists and dicts as
     JSON.
@@ -647,6 +650,8 @@ def flattened(record: dict) -> dict:
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
             row[f"{name}_median"] = statistics.median(value) if value else None
             row[f"{name}_count"] = len(value)
+        elif isinstance(value, Finding):
+            row[name] = said(value)
         else:
             row[name] = json.dumps(value) if isinstance(value, (list, dict)) else value
     return row

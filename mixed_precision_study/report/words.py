@@ -1,13 +1,15 @@
-"""How numbers and texts are written, and names for people: of precisions, models, tasks, ways of
-execution and settings.
+"""How numbers and texts are written, names for people (of precisions, models, tasks, ways of
+execution and settings), and a fixed template for each code of what judge/ found.
 
 Keys stand in the CSV files alone.
 """
 
 import html
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from ..judge.conditions import why_made_up
+from ..judge.finding import Finding
 from ..parameters import printable
 from ..store.record import data_asked_for
 
@@ -53,22 +55,31 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
 
 
-# key of a precision: (short name, full name, colour), in the order of every table and chart
+# key of a precision: (short name, full name), in the order of every table and chart
 NAMES = {
-    "fp32": ("fp32", "fp32", "#8b939c"),
-    "tf32": ("TF32", "TF32", "#0072b2"),
-    "amp_fp16": ("fp16", "fp16 AMP", "#e69f00"),
-    "amp_bf16": ("bf16", "bf16 AMP", "#009e73"),
-    "o2_fp16": ("O2", "fp16 weights (Apex O2)", "#cc79a7"),
-    "o3_fp16": ("O3", "fp16 throughout (Apex O3)", "#d55e00"),
-    "bf16_true": ("pure bf16", "bf16 throughout", "#56b4e9"),
-    "fp8": ("fp8", "fp8", "#8c564b"),
+    "fp32": ("fp32", "fp32"),
+    "tf32": ("TF32", "TF32"),
+    "amp_fp16": ("fp16", "fp16 AMP"),
+    "amp_bf16": ("bf16", "bf16 AMP"),
+    "o2_fp16": ("O2", "fp16 weights (Apex O2)"),
+    "o3_fp16": ("O3", "fp16 throughout (Apex O3)"),
+    "bf16_true": ("pure bf16", "bf16 throughout"),
+    "fp8": ("fp8", "fp8"),
+}
+LOOKS = {  # (colour, marker), the same in every chart
+    "fp32": ("#8b939c", "v"),
+    "tf32": ("#0072b2", "D"),
+    "amp_fp16": ("#e69f00", "o"),
+    "amp_bf16": ("#009e73", "s"),
+    "o2_fp16": ("#cc79a7", "P"),
+    "o3_fp16": ("#d55e00", "X"),
+    "bf16_true": ("#56b4e9", "^"),
+    "fp8": ("#8c564b", "d"),
 }
 ORDER = list(NAMES)
 # both are printed, because choosing one afterwards favours it
 AMP = ("amp_fp16", "amp_bf16")
-COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
-PALETTE = list(COLOURS.values())  # of arms that are no precisions
+COLOURS = {key: colour for key, (colour, _) in LOOKS.items()}
 WAYS = {
     "eager": "eager",
     "compile": "compiled",
@@ -149,6 +160,8 @@ def setting_name(name: str, value: object) -> str:
         return f"at most {value:g} GiB" if value else "whole card"
     if name == "max_steps" and value == 0:
         return "whole epochs"
+    if name == "cudnn_benchmark":
+        return "cuDNN search" if value else "no search"
     if isinstance(value, bool):
         name = {"keep_batchnorm_fp32": "fp32 BatchNorm"}.get(name, name)
         return name if value else f"without {name}"
@@ -159,3 +172,170 @@ def setting_name(name: str, value: object) -> str:
     if name == "optimizer":
         return str(value)
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
+
+
+OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
+    "little_faster": "faster, by less than 5%",
+    "little_slower": "slower, by less than 5%",
+    "same": "the same within 5%",
+    "on_cpu": "not judged: CPU",
+    "not_paired": "not paired: other GPU, seed or repetition",
+    "not_trained": "did not train",
+    "other_conditions": "other conditions",
+    "too_short": "too short to tell",
+    "few_hosts": "range over hosts",
+    "one_process": "one process",
+    "two_processes": "two processes",
+    "not_worse": "not worse",
+}
+LIMITS = {  # what limits a run, in a table
+    "loading": "data loading",
+    "launches": "kernel launches",
+    "graph_gain": "kernel launches",
+    "sizes": "sizes not multiples of 8",
+    "other_kernels": "kernels other than arithmetic",
+    "on_tensor_cores": "arithmetic on Tensor Cores",
+    "without_tensor_cores": "arithmetic without Tensor Cores",
+    "not_profiled": "not known",
+}
+REMEDIES = {  # what to try, with the parameters that set it
+    "more_workers": "more workers (num_workers)",
+    "data_on_gpu": 'data kept on the device (loader="gpu")',
+    "larger_batch": "a larger batch (batch_size)",
+    "graph": 'a CUDA graph of the whole step (execution="cuda_graph", or "compile_cuda_graph")',
+    "round_sizes": "channels, units and vocabulary rounded up to multiples of 8",
+    "channels_last": "channels_last=True",
+    "compile": 'torch.compile (execution="compile", or "compile_cuda_graph")',
+    "16_bits": "16-bit values, which are half the bytes (precisions)",
+    "tensor_cores": "TF32, fp16 AMP or bf16 AMP, where the card has Tensor Cores (precisions)",
+}
+MADE_UP = {
+    "asked": "they were asked for",
+    "missing": "the real data were neither found nor could be downloaded",
+}
+SHARE = "{arithmetic:.0%} of kernel time is convolution and matmul"
+CLOCK = "clock {own:.0f} MHz against {base:.0f} MHz"
+LOST = "its {metric} ends at {own:.3g}, not {base:.3g}"
+SOFTWARE_AND_HOST = {  # of which two runs may have different ones
+    "torch_version": "PyTorch",
+    "cuda_version": "CUDA",
+    "cudnn_version": "cuDNN",
+    "driver_version": "driver",
+    "timm_version": "timm",
+    "package_version": "version of this package",
+    "code_hash": "measuring code",
+    "host_id": "host",
+    "host_cpu": "CPU model",
+    "host_cores": "cores of the host",
+}
+# a hash is longer
+AGAINST = "{} {{own!s:.24}} against {{base!s:.24}}"
+FOUND = {
+    # in which conditions two runs differ, and why that allows no outcome
+    **{code: AGAINST.format(name) for code, name in SOFTWARE_AND_HOST.items()},
+    "forked": "only the kernel of {run} was forked",
+    "one_clock": "clock of {run} only",
+    "place": "{run} was run {place} of its process, {other} run {other_place}",
+    "clock": CLOCK,
+    "throttled": "throttled ({reasons} of the time)",
+    "shared": "GPU shared with another process",
+    "power_limit": "at its power limit {share:.0%} of the time",
+    "order": "{run} always ran before {other}",
+    "left_out": "{number} of {total} pairs were slowed by heat or hardware and are left out",
+    "slowed": "only {run} was slowed down ({reasons})",
+    "clock_unexplained": f"{CLOCK}, which the power cap does not explain",
+    # that a run did not train, or lost quality
+    "skipped": "{run} did not train: {share:.0%} of its steps were skipped",
+    "no_metric": "{run} did not train: its last {metric} is missing or not finite",
+    "too_little": "{run} did not train as {other} did: its {metric} ends at {own:.3g} against"
+    " {base:.3g}",
+    "lost": LOST,
+    "lost_by_rounding": f'{LOST} (try rounding="stochastic")',
+    "overflow": "{share:.0%} of the steps were skipped: gradients overflowed",
+    "not_finite": "its last metric is not finite where {others} has one",
+    "chance": "ended no better than chance ({gain:.0%} of the way from chance to perfect) where"
+    " {others} ({run}) reached {expected:.0%}",
+    # what limits a run, and what else takes its time
+    "not_profiled": "what limits it is not known ({reason})",
+    "loading": "the GPU is idle {idle:.0%} of the time and the loop waits {waiting:.0%} for its"
+    " data",
+    "also_launches": ", the rest between kernel launches ({launches:.0%})",
+    "launches": "the GPU is idle {idle:.0%} of the time between kernel launches",
+    "also_waits": ", and the loop waits {waiting:.0%} for its data",
+    "graph_gain": "as a CUDA graph it is {gain} as fast, though the GPU is idle {idle:.0%} of the"
+    " time",
+    "gain": "{ratio:.2f}x ({low:.2f} to {high:.2f})",
+    "also_idle": "; the GPU is also idle {idle:.0%} of the time, and the loop waits {waiting:.0%}"
+    " for its data",
+    "sizes": f"{SHARE}, and {{misaligned:.0%}} of that work has sizes not multiples of 8",
+    "other_kernels": "{other:.0%} of kernel time is not arithmetic ({longest})",
+    "on_tensor_cores": f"{SHARE}, {{on_cores:.0%}} of it on Tensor Cores",
+    "without_tensor_cores": f"{SHARE}, {{on_cores:.0%}} of it on Tensor Cores",
+    "reached": " and reaches {limit:.0%} of what this card was measured to do",
+    # why memory did not go down
+    "weights": "weights, gradients and optimizer are {share:.0%} of the peak, and 16 bits halve"
+    " activations only",
+    "data_set": "the data set on the GPU is {share:.0%} of the peak",
+    "weights_and_data": "weights, gradients, optimizer and data set are {share:.0%} of the peak",
+    "activations": "activations and workspace, {share:.0%} of the peak, did not shrink: some stay"
+    " in fp32, some are kept in both types",
+}
+NOT_KNOWN = {"reason": "it was not profiled", "metric": "metric"}  # {value: where it is None}
+
+
+def said(found: Finding, **more: str) -> str:
+    """Return what was found as a short phrase, after the run where its template does not name it.
+
+    `more` are names that the template also needs.
+    """
+    template = FOUND[found.code]
+    values = {name: as_text(name, value) for name, value in found.values.items()}
+    text = template.format(run=found.run, **values, **more)
+    return f"{found.run} {text}" if found.run and "{run}" not in template else text
+
+
+def as_text(name: str, value: object) -> object:
+    """Return a value as a template takes it: shares and lists as text, what is None as unknown."""
+    if value in (None, ""):
+        return NOT_KNOWN.get(name, "unknown")
+    if isinstance(value, Finding):
+        return said(value)
+    if isinstance(value, dict):
+        return shares(value)
+    if isinstance(value, list):
+        return ", ".join(value)
+    return str(value).replace("_", " ") if name == "metric" else value
+
+
+def shares(parts: dict[str, float]) -> str:
+    """Return {name: share} as "copy 40%, pooling 20%"."""
+    return ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
+
+
+def said_of_limit(found: Iterable[Finding]) -> str:
+    """Return what find_bottleneck() found as a clause: the limit and what stands behind it."""
+    return "".join(map(said, found))
+
+
+def tried(remedies: list[str]) -> str:
+    """Return what to try as words, or nothing."""
+    return listed([REMEDIES[one] for one in remedies]) if remedies else ""
+
+
+def outcome_words(outcome: str) -> str:
+    """Return an outcome, or why there is none, in words."""
+    return OUTCOMES.get(outcome, outcome)
+
+
+def said_of_made_up(records: Sequence[dict]) -> str:
+    """Return in one sentence how many of the runs that trained did so on made-up data, and why,
+    or nothing.
+    """
+    trained = [record for record in records if record["epoch_seconds"]]
+    reasons = [MADE_UP[reason] for record in trained if (reason := why_made_up(record))]
+    if not reasons:
+        return ""
+    many = f"{len(reasons)} of {len(trained)} runs trained"
+    runs = many if len(trained) > 1 else "The run trained"
+    why = " or ".join(dict.fromkeys(reasons))
+    return f"{runs} on made-up data, because {why}, so their quality says nothing about real data."

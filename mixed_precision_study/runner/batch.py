@@ -65,7 +65,7 @@ class Batch:
     def __init__(self, jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = jobs[0].comparison[0].folder
         self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
-        self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        self.total = sum(len(run.trainings) for job in jobs for run in job.to_do)
         self.seconds = status.read_seconds(self.folder)
         # {label of a device that is at work: its run, and how far that is}
         self.now: dict[str, str] = {}
@@ -155,8 +155,8 @@ class Batch:
                 self.make(device, job)
         except nvml.GpuLost as error:
             say(
-                f"{device.label} stopped responding ({error}); the rest of its queue "
-                "waits for another GPU"
+                f"{device.label} stopped responding ({error});"
+                " the rest of its queue waits for another GPU"
             )
             self.devices.remove(device)
             self.waiting[:0] = [job] if job.to_do else []
@@ -172,21 +172,18 @@ class Batch:
         run = job.to_do[0]
         new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
         began = time.monotonic()
-        say(f"{device.label}  {run.name}  begins")
+        say(f"{device.label}  {run.title}  begins", f"{device.label}  {run.name}  begins")
 
         def note(progress: str) -> None:
-            self.now[device.label] = f"{run.name}  {progress or 'starting'}"
+            self.now[device.label] = f"{run.title}  {progress or 'starting'}"
             for path in [
                 path for path, before in new.items() if signature(path) not in (None, before)
             ]:
                 if record := read_run(path):
                     del new[path]
                     self.done.append(record["run_id"])
-                    ended = (
-                        f"[{len(self.done)}/{self.total}] {device.label}  {record['run_id']} "
-                        f" {record['status']}"
-                    )
-                    say(f"{ended}  {status.in_words(record)}")
+                    where = f"[{len(self.done)}/{self.total}] {device.label}"
+                    status.say_ended(where, record)
                     with suppress(*MALFORMED):  # records that someone has edited
                         if ratios := status.ratios_in_words(record, job.comparison):
                             say(f"{device.label}  {ratios}")

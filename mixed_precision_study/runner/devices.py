@@ -10,6 +10,8 @@ from ..measure import nvml
 from ..parameters import UserError
 from ..store.variables import GPUS_ENV
 
+AMPERE = (8, 0)  # the compute capability from which on a GPU has TF32 and bf16
+SMALL_GIB = 20  # of memory; a GPU with less is a small one
 CPU_JOBS = 3  # runs at once on the CPU, of which each loads its packages on one core
 
 
@@ -20,6 +22,17 @@ class Device(NamedTuple):
     label: str
     visible: str = ""  # CUDA_VISIBLE_DEVICES of its runs
     name: str = "CPU"
+
+
+class Cards(NamedTuple):
+    """What a plan must know of the GPUs.
+
+    lacking: the usual precisions for which none of them has the arithmetic
+    small: whether one of them has less than SMALL_GIB of memory
+    """
+
+    lacking: tuple[str, ...] = ()
+    small: bool = False
 
 
 def visible_gpus() -> list[Device]:
@@ -54,8 +67,8 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
         return [Device(number, f"cpu{number}") for number in range(count)]
     if jobs:
         raise UserError(
-            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that "
-            "times compare."
+            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time,"
+            " so that times compare."
         )
     check_pytorch()
     return chosen
@@ -94,3 +107,16 @@ def check_pytorch() -> None:
             return
         cuda = f"CUDA {built[1]}, which the driver is too old for"
     raise UserError(f"PyTorch is built for {cuda}; install another build, or use --gpus none.")
+
+
+def cards_of(devices: list[Device]) -> Cards:
+    """Return what a plan must know of the GPUs. One of which NVML says nothing counts as new and
+    large.
+    """
+    gpus = [nvml.NvmlGpu(device.visible) for device in devices if device.visible]
+    found = [tuple(gpu.ask("CudaComputeCapability") or AMPERE) for gpu in gpus]
+    memory = [gpu.ask("MemoryInfo") for gpu in gpus]
+    return Cards(
+        ("tf32", "amp_bf16") if found and max(found) < AMPERE else (),
+        any(one.total < SMALL_GIB * 2**30 for one in memory if one),
+    )

@@ -48,6 +48,7 @@ from ..store.variables import (
     RUNNER_ENV,
     STUDY_ENV,
     THREADS_ENV,
+    with_folder,
 )
 from .devices import Device
 from .finished import RETRIED
@@ -86,7 +87,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     removed.
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
-    before = {precision: signature(path) for precision, path in run.record_paths.items()}
+    before = {run_id: signature(path) for run_id, path in run.record_paths.items()}
     kills, code = oom_kills(), hash_of(run.notebook)
     known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
@@ -100,9 +101,9 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
             file.write(bytes(NOTEBOOK_ROOM_BYTES))
     if lost := gpu_lost(run, device, records, reason, answered):
         reason = f"the GPU was lost: {lost}"[:300]
-        write_endings(run, run.run_ids, device, "failed", reason, **known)
+        write_endings(run, run.trainings, device, "failed", reason, **known)
         raise nvml.GpuLost(reason)
-    if missing := run.run_ids.keys() - records:
+    if missing := run.trainings.keys() - records:
         write_endings(run, missing, device, status, reason, **known)
     else:
         finish(run, device, records, reason if exit_status else "")
@@ -116,17 +117,18 @@ def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> N
     if reason:  # it ended while it explained, and would so again
         for path in run.record_paths.values():
             tell_why_unexplained(path, reason)
-        say(f"{device.label}  {run.name} went wrong after its record: {reason}")
+        said = f"went wrong after its record: {reason}"
+        say(f"{device.label}  {run.title} {said}", f"{device.label}  {run.name} {said}")
     elif {record["status"] for record in records.values()} == {"ok"}:
         run.log_path.unlink(missing_ok=True)
 
 
 def new_records(run: Run, before: dict[str, tuple[int, int] | None]) -> dict[str, dict]:
-    """Return {precision: record} of the records that were written since these signatures."""
+    """Return {run_id: record} of the records that were written since these signatures."""
     records = {}
-    for precision, path in run.record_paths.items():
-        if signature(path) != before[precision] and (record := read_run(path)):
-            records[precision] = record
+    for run_id, path in run.record_paths.items():
+        if signature(path) != before[run_id] and (record := read_run(path)):
+            records[run_id] = record
     return records
 
 
@@ -198,7 +200,9 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         NOTEBOOK_ENV: str(run.notebook.resolve()),
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
-        PLANNED_ENV: json.dumps({"parameters": run.parameters, "given": run.given}),
+        PLANNED_ENV: json.dumps(
+            {"parameters": run.parameters, "given": run.given, "ways": run.ways}
+        ),
     }
     command = papermill(run.notebook, run.executed, run.parameters)
     return start_process(command, run.folder, run.log_path, given, device.visible)
@@ -224,11 +228,6 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
         "--no-progress-bar",
     ]
     return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
-
-
-def with_folder(folder: Path, variable: str) -> str:
-    """Return a variable's list of folders with this one before it."""
-    return os.pathsep.join(filter(None, (str(folder), os.environ.get(variable))))
 
 
 def start_process(
@@ -301,7 +300,7 @@ def gpu_lost(
 
 
 def write_endings(
-    run: Run, precisions: Iterable[str], device: Device, status: str, reason: str, **known: Any
+    run: Run, run_ids: Iterable[str], device: Device, status: str, reason: str, **known: Any
 ) -> None:
     """Write the records of trainings that could not write their own.
 
@@ -323,8 +322,8 @@ def write_endings(
             "gpu_name": device.name,
             "gpu_uuid": device.visible.removeprefix("GPU-"),
         }
-    for precision in precisions:
-        write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
+    for run_id in run_ids:
+        write_record(new_record(run.notebook.stem, *run.trainings[run_id], facts), run.folder)
 
 
 def oom_kills() -> list[str]:
@@ -364,6 +363,6 @@ def read_log(run: Run) -> str:
 def signature(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is replaced or written, or None where there is no file."""
     with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_mtime_ns
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
     return None

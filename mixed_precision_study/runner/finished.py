@@ -52,7 +52,7 @@ def state_of(run: Run, gpus: set[str], fresh: bool, retry_failed: bool) -> str:
     """
     records = [] if fresh else counting_records(run)
     retried = retry_failed and any(record["status"] in RETRIED for record in records)
-    if retried or len(records) < len(run.run_ids):
+    if retried or len(records) < len(run.trainings):
         return "to do"
     used = {record["gpu_uuid"] for record in records} - {None}
     return "elsewhere" if used and gpus and used != gpus else "finished"
@@ -119,8 +119,8 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     for folder, count in moved.items():
         reason = folder.name.partition("-")[0].replace("_", " ")
         say(
-            f"{count} records of {reason} are kept in {shown(folder)}, so their "
-            "trainings begin anew"
+            f"{count} records of {reason} are kept in {shown(folder)},"
+            " so their trainings begin anew"
         )
 
 

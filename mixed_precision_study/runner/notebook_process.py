@@ -1,4 +1,4 @@
-"""The process of a notebook: papermill, with as few packages as it needs, which ends with run_all.py.
+"""The process of a notebook: papermill with as few packages as it needs. It ends with run_all.py.
 
 Its arguments are papermill's. With `--page NOTEBOOK` at their end it also writes the page of that
 notebook, because another process would load its packages for as long as the page takes.
@@ -33,16 +33,15 @@ def main(arguments: list[str]) -> None:
     if not runner_above():  # whose end would have ended this since its import
         sys.exit("run_all.py has ended")
     adopt_orphans()  # so that what the notebook leaves in the background ends with this
-    pages = []
+    page_of = None
     if arguments[-2] == "--page":
-        pages.append(arguments.pop())
-        arguments.pop()
+        *arguments, _, page_of = arguments
     try:
         execute_notebook(arguments)
-        for notebook in pages:
+        if page_of:
             from ..report.files import write_page
 
-            write_page(notebook)
+            write_page(page_of)
     finally:
         end(psutil.Process().children())
 

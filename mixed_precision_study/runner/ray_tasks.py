@@ -22,7 +22,7 @@ from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_endings
 from .plan import Run
-from .status import in_words, say
+from .status import say_ended
 
 # of a run; the records come last, because they are what counts
 FILES = ("logs/*.log", "*.ipynb", "*.json")
@@ -120,7 +120,7 @@ class Cluster(NamedTuple):
             cause = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
             reason = f"its node failed: {cause}"
             for run in runs:
-                write_endings(run, run.run_ids, self.devices[0], "killed", reason)
+                write_endings(run, run.trainings, self.devices[0], "killed", reason)
             return
         for name, content in files.items():
             with written_whole(runs[0].folder / name) as temporary:
@@ -132,8 +132,7 @@ def say_records(runs: list[Run], count: str) -> None:
     for run in runs:
         for path in run.record_paths.values():
             if record := read_run(path):
-                where = f"{count} {record['host_id'] or 'ray'}"
-                say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
+                say_ended(f"{count} {record['host_id'] or 'ray'}", record)
 
 
 @contextmanager
@@ -148,7 +147,10 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise
             import ray
-            from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+            from ray._raylet import (  # type: ignore[attr-defined]
+                AuthenticationMode,
+                get_authentication_mode,
+            )
 
             Path(folder, "code.zip").write_bytes(packed_package())
             ray.init(
@@ -165,8 +167,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         # no Ray, no cluster, no token, another version: each raises a class of its own
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         advice = (
-            "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token "
-            "here and on its nodes"
+            "it takes `pip install ray`, HOST:PORT of a cluster,"
+            " and RAY_AUTH_MODE=token here and on its nodes"
         )
         raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None
     finally:

@@ -36,7 +36,9 @@ def runner_above() -> psutil.Process | None:
     A shell that a notebook opened keeps the variables of its run, also when that is over.
     """
     given = os.environ.get(RUNNER_ENV)
-    return next((one for one in psutil.Process().parents() if str(one.pid) == given), None)
+    return next(
+        (process for process in psutil.Process().parents() if str(process.pid) == given), None
+    )
 
 
 def follow_runner() -> None:

@@ -1,5 +1,8 @@
 """The environment variables that the study reads or sets. No other module writes their names."""
 
+import os
+from pathlib import Path
+
 # run_all.py sets these for the processes that it starts, which drop them once it is gone.
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # the process id of run_all.py
 FOLDER_ENV = "MIXED_PRECISION_FOLDER"  # the output folder
@@ -49,3 +52,8 @@ OF_RAY = {
     "RAY_py_gcs_connect_timeout_s": "5",
     "RAY_gcs_rpc_server_connect_timeout_s": "2",
 }
+
+
+def with_folder(folder: Path, variable: str) -> str:
+    """Return a variable's list of folders with this one before it."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get(variable))))

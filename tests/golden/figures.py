@@ -32,8 +32,9 @@ from mixed_precision_study.store.record import comparison_key  # noqa: E402
 INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds")
 # why a ratio is not judged, or is no recommendation
 REASONS = ("untrained", "unlike", "one_order", "lost")
-CODES = {verdict.SAME: "same", verdict.NOT_PAIRED: "not paired"}
-CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little slower"}
+# recorded when outcomes were words
+WORDS = {verdict.NOT_TRAINED: "did not train", verdict.TOO_SHORT: "too short to tell"}
+WORDS |= {verdict.FEW_HOSTS: "range over hosts", verdict.ON_CPU: "not judged: CPU"}
 
 
 def recorded_figures(name):
@@ -77,11 +78,16 @@ def figures_of(folder):
     # the first of a key is that of the table
     for own, base, one in (each for each in noted if each[2]):
         outcome = verdict.ON_CPU if report.on_cpu else verdict.judge(one)
-        row = {name: one[name] for name in INTERVAL} | {"outcome": CODES.get(outcome, outcome)}
+        row = {name: one[name] for name in INTERVAL} | {"outcome": in_words(outcome)}
         row["reasons"] = [name for name in REASONS if one[name]]
         row["stands"] = (one["ratio"], one["p"]) in standing
         ratios.setdefault(key_of(own, base, names), row)
     return plain({"ratios": ratios, "quality": dict(quality_of(report, names)), "charts": charts})
+
+
+def in_words(outcome):
+    """Return an outcome as the recorded figures hold it."""
+    return WORDS.get(outcome, outcome.replace("_", " "))
 
 
 def key_of(own, base, names):
@@ -102,7 +108,8 @@ def quality_of(report, names):
     """
     for row in report.quality.to_dict("records"):
         sides = [report.runs(row["comparison"], row[side], ok=False) for side in ("arm", "base")]
-        yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
+        found = {name: row[name] for name in (*tables.QUALITY, "metric")}
+        yield key_of(*sides, names), found | {"outcome": in_words(row["outcome"])}
     for family in settings.families_of(report):
         for row in settings.pairs_of(report, family).dropna(subset="above").itertuples():
             sides = [report.runs(row.loss_comparison, name) for name in (row.precision, row.base)]

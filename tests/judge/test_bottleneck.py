@@ -3,105 +3,115 @@
 import pytest
 from made_up_runs import SPARSE, flat, profiled
 
-from mixed_precision_study.judge.bottleneck import OTHER_KERNELS, advice_of, find_bottleneck
+from mixed_precision_study.judge.bottleneck import (
+    GRAPH_GAIN,
+    LAUNCHES,
+    LOADING,
+    NOT_PROFILED,
+    ON_TENSOR_CORES,
+    OTHER_KERNELS,
+    SIZES,
+    WITHOUT_TENSOR_CORES,
+    find_bottleneck,
+    remedies_of,
+)
+from mixed_precision_study.judge.finding import Finding
 
-LAUNCHES, LOADING, SIZES = "kernel launches", "data loading", "sizes not multiples of 8"
-ON_CORES, WITHOUT_CORES = "arithmetic on Tensor Cores", "arithmetic without Tensor Cores"
-GAIN = {"graph_gain": "1.25x (1.09 to 1.42)"}
-ADVICE = [  # what limits, precision, parameters, and what is to be tried
-    (LOADING, "fp32", {}, ["num_workers", 'loader="gpu"']),
-    (LAUNCHES, "amp_fp16", {"execution": "compile"}, ["a larger batch", "a CUDA graph"]),
-    (LAUNCHES, "amp_fp16", {"execution": "cuda_graph"}, ["a larger batch"]),
-    (OTHER_KERNELS, "amp_fp16", {}, ["channels_last", "torch.compile"]),
-    # a model without images
-    (OTHER_KERNELS, "amp_fp16", {"channels_last": None}, ["torch.compile"]),
-    (OTHER_KERNELS, "amp_bf16", {"channels_last": True, "execution": "compile"}, []),
-    (OTHER_KERNELS, "tf32", {"channels_last": True, "execution": "compile"}, ["16-bit values"]),
-    (SIZES, "tf32", {}, ["multiples of 8"]),
-    (WITHOUT_CORES, "fp32", {}, ["tf32, amp_fp16 or amp_bf16"]),
-    (ON_CORES, "amp_fp16", {}, []),
-]
+GAIN = Finding("gain", values={"ratio": 1.25, "low": 1.09, "high": 1.42})
+
+
+def busy(*shares, **fields):
+    """Return a run whose kernels are matmul and copy in these shares."""
+    return profiled([*map(list, zip(("matmul", "copy"), shares, strict=True))], **fields)
 
 
 @pytest.mark.parametrize(
-    ("record", "case", "words"),
+    ("record", "codes", "values"),
     [
         # Idle from a fifth on; data loading where the loop waits for half of that or more.
-        (profiled(busy=0.8), LAUNCHES, "idle 20% of the time between kernel launches"),
+        (profiled(busy=0.8), LAUNCHES, {"idle": 0.2}),
+        (profiled(busy=0.81), ON_TENSOR_CORES, {"arithmetic": 0.7, "on_cores": 6 / 7}),
         (
-            profiled(busy=0.81),
-            ON_CORES,
-            "70% of kernel time is convolution and matmul, 86% of it on Tensor Cores",
+            profiled(busy=0.8, data_wait_fraction=0.1),
+            f"{LOADING} also_launches",
+            {"waiting": 0.1, "launches": 0.1},
         ),
-        (profiled(busy=0.8, data_wait_fraction=0.1), LOADING, "(10%)"),
-        (profiled(busy=0.8, data_wait_fraction=0.09), LAUNCHES, "waits 9%"),
-        (profiled(busy=0.1, data_wait_fraction=0.5), LOADING, "kernel launches (40%)"),
+        (profiled(busy=0.8, data_wait_fraction=0.09), f"{LAUNCHES} also_waits", {"waiting": 0.09}),
+        (profiled(busy=0.8, data_wait_fraction=0.06), LAUNCHES, {"waiting": 0.06}),
+        (profiled(busy=0.8, data_wait_fraction=0.14), LOADING, {"waiting": 0.14}),
+        (profiled(busy=0.1, data_wait_fraction=0.5), f"{LOADING} also_launches", {"launches": 0.4}),
         # prefetch hides most of it
-        (profiled(busy=0.81, data_wait_fraction=0.6), ON_CORES, "waits 60%"),
-        (profiled(SPARSE, busy=0.7, misaligned_flops_fraction=1.0), LAUNCHES, ""),
+        (profiled(busy=0.81, data_wait_fraction=0.6), f"{ON_TENSOR_CORES} also_idle", {}),
+        (profiled(SPARSE, busy=0.7, misaligned_flops_fraction=1.0), LAUNCHES, {"idle": 0.3}),
         # a graph removes nothing but launches
-        (profiled(SPARSE, busy=0.85) | GAIN, LAUNCHES, "1.25x"),
-        (profiled(SPARSE, busy=None) | GAIN, "not known", ""),
+        (profiled(SPARSE, busy=0.85) | {"graph_gain": GAIN}, GRAPH_GAIN, {"idle": 0.15}),
+        (profiled(SPARSE, busy=None) | {"graph_gain": GAIN}, NOT_PROFILED, {}),
         # Sizes matter to Tensor Cores only, from half of the work and three tenths of the time on.
-        (profiled(misaligned_flops_fraction=0.5), SIZES, "and 50% of that work"),
-        (profiled(misaligned_flops_fraction=0.49), ON_CORES, ""),
-        (profiled(misaligned_flops_fraction=0.9, precision="fp32"), ON_CORES, ""),
-        (profiled([["matmul", 0.3], ["copy", 0.7]], misaligned_flops_fraction=0.9), SIZES, ""),
-        (
-            profiled([["matmul", 0.29], ["copy", 0.71]], misaligned_flops_fraction=0.9),
-            OTHER_KERNELS,
-            "71%",
-        ),
+        (profiled(misaligned_flops_fraction=0.5), SIZES, {"arithmetic": 0.7, "misaligned": 0.5}),
+        (profiled(misaligned_flops_fraction=0.49), ON_TENSOR_CORES, {}),
+        (profiled(misaligned_flops_fraction=0.9, precision="fp32"), ON_TENSOR_CORES, {}),
+        (busy(0.3, 0.7, misaligned_flops_fraction=0.9), SIZES, {}),
+        (busy(0.29, 0.71, misaligned_flops_fraction=0.9), OTHER_KERNELS, {"other": 0.71}),
         # Arithmetic from half of the time on, on Tensor Cores from half of that.
-        (
-            profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.25),
-            ON_CORES,
-            "50% of it",
-        ),
-        (
-            profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.24),
-            WITHOUT_CORES,
-            "48% of it",
-        ),
-        (
-            profiled([["matmul", 0.6], ["copy", 0.4]], tensor_core_fraction=0.65),
-            ON_CORES,
-            "100% of it",
-        ),
-        (
-            profiled(compute_limit_fraction=0.55),
-            ON_CORES,
-            "reaches 55% of what this card was measured to do",
-        ),
-        (profiled([["matmul", 0.49], ["copy", 0.51]]), OTHER_KERNELS, ""),
+        (busy(0.5, 0.5, tensor_core_fraction=0.25), ON_TENSOR_CORES, {"on_cores": 0.5}),
+        (busy(0.5, 0.5, tensor_core_fraction=0.24), WITHOUT_TENSOR_CORES, {"on_cores": 0.48}),
+        (busy(0.6, 0.4, tensor_core_fraction=0.65), ON_TENSOR_CORES, {"on_cores": 1}),
+        (profiled(compute_limit_fraction=0.55), f"{ON_TENSOR_CORES} reached", {}),
+        (busy(0.49, 0.51), OTHER_KERNELS, {"other": 0.51}),
         (
             profiled([["attention", 0.9], ["copy", 0.1]], tensor_core_fraction=None),
-            WITHOUT_CORES,
-            "",
+            WITHOUT_TENSOR_CORES,
+            {"on_cores": 0},
         ),
-        (profiled([["depthwise convolution", 0.8], ["matmul", 0.2]]), OTHER_KERNELS, "80%"),
         (
-            profiled(SPARSE),
+            profiled([["depthwise convolution", 0.8], ["matmul", 0.2]]),
             OTHER_KERNELS,
-            "75% of kernel time is not arithmetic (elementwise 40%, normalisation 20%)",
+            {"other": 0.8},
         ),
+        (profiled(SPARSE), OTHER_KERNELS, {"other": 0.75}),
         # What is missing.
-        (profiled([]), "not known", "it was not profiled"),
-        (
-            flat(profile_reason="the profiler saw no kernel"),
-            "not known",
-            "the profiler saw no kernel",
-        ),
+        (profiled([]), NOT_PROFILED, {}),
     ],
 )
-def test_where_one_limit_ends_and_the_next_begins(record, case, words):
+def test_where_one_limit_ends_and_the_next_begins(record, codes, values):
     found = find_bottleneck(record)
-    assert found[0] == case and words in found[1]
+    assert [one.code for one in found] == codes.split()
+    assert {name: found[0].values[name] for name in values} == pytest.approx(values)
 
 
-@pytest.mark.parametrize("case, precision, parameters, words", ADVICE)
-def test_advice_names_only_what_is_not_done_yet(case, precision, parameters, words):
-    advice = advice_of(case, flat(precision, parameters))
-    known = {word for row in ADVICE for word in row[3]}
-    assert {word for word in known if word in advice} == set(words)
-    assert bool(advice) == bool(words)
+def test_the_longest_other_kernels_and_why_none_are_known():
+    (found,) = find_bottleneck(profiled(SPARSE))
+    assert found.values["longest"] == {"elementwise": 0.4, "normalisation": 0.2}
+    (found,) = find_bottleneck(flat(profile_reason="the profiler saw no kernel"))
+    assert found.values == {"reason": "the profiler saw no kernel"}
+    also = find_bottleneck(profiled(busy=0.81, data_wait_fraction=0.6))[1]
+    assert also.values == pytest.approx({"idle": 0.19, "waiting": 0.6})
+    assert find_bottleneck(profiled(compute_limit_fraction=0.55))[1].values == {"limit": 0.55}
+
+
+def test_the_gain_as_a_graph_is_told():
+    (found,) = find_bottleneck(profiled(SPARSE, busy=0.85) | {"graph_gain": GAIN})
+    assert found.values["gain"] == GAIN
+
+
+@pytest.mark.parametrize(
+    ("code", "precision", "parameters", "remedies"),
+    [
+        (LOADING, "fp32", {}, "more_workers data_on_gpu"),
+        (LAUNCHES, "amp_fp16", {"execution": "compile"}, "larger_batch graph"),
+        (LAUNCHES, "amp_fp16", {"execution": "cuda_graph"}, "larger_batch"),
+        (GRAPH_GAIN, "amp_fp16", {"execution": "eager"}, "larger_batch graph"),
+        (OTHER_KERNELS, "amp_fp16", {}, "channels_last compile"),
+        # a model without images
+        (OTHER_KERNELS, "amp_fp16", {"channels_last": None}, "compile"),
+        (OTHER_KERNELS, "amp_bf16", {"channels_last": True, "execution": "compile"}, ""),
+        (OTHER_KERNELS, "tf32", {"channels_last": True, "execution": "compile"}, "16_bits"),
+        (SIZES, "tf32", {}, "round_sizes"),
+        (WITHOUT_TENSOR_CORES, "fp32", {}, "tensor_cores"),
+        (WITHOUT_TENSOR_CORES, "amp_fp16", {}, ""),
+        (ON_TENSOR_CORES, "amp_fp16", {}, ""),
+        (NOT_PROFILED, "fp32", {}, ""),
+    ],
+)
+def test_only_what_is_not_done_yet_is_to_be_tried(code, precision, parameters, remedies):
+    assert remedies_of(code, flat(precision, parameters)) == remedies.split()

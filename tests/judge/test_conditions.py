@@ -13,6 +13,7 @@ from mixed_precision_study.judge.conditions import (
     flags_of,
     no_outcome_in,
 )
+from mixed_precision_study.judge.finding import Finding
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import (
     CANNOT_BE_TOLD,
@@ -29,6 +30,7 @@ USUAL = {
     "gpu_shared": False,
 }
 CAPPED = {"throttled": True, "throttle_fractions": [["power cap", 0.3]]}
+FP32_FIRST = Finding("order", "fp32", {"other": "amp_fp16"})
 HEATED = {"throttled": True, "throttle_fractions": [["thermal, hardware", 1.0]]}
 
 
@@ -45,11 +47,10 @@ def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_
     assert [len(flags_of(flat(**more, gpu_shared=True))) for more in ({}, HOT)] == [1, 2]
     at_limit = flat(throttled=True, throttle_fractions=[["power cap", 0.4], ["heat", 0.04]])
     assert flags_of(at_limit) == []
-    assert conditions_of(at_limit) == ["at its power limit 40% of the time"]
-    assert conditions_of(flat(**HOT)) == [
-        "throttled (heat 5% of the time)",
-        "at its power limit 40% of the time",
-    ]
+    limit = Finding("power_limit", "one", {"share": 0.4})
+    assert conditions_of(at_limit, "one") == [limit]
+    heated = Finding("throttled", "one", {"reasons": {"heat": 0.05}})
+    assert conditions_of(flat(**HOT), "one") == [heated, limit]
     assert conditions_of(flat(throttled=False, throttle_fractions=[["power cap", 0.4]])) == []
 
 
@@ -61,9 +62,7 @@ def test_equal_conditions_have_no_difference_and_one_precision_is_named_by_what_
         ({"execution": "cuda_graph"}, "cuda_graph"),
         ({"batch_size": 512}, "batch_size=512"),
     ):
-        assert differences(setting(graph, **changed), eager) == [
-            f"only the kernel of {name} was forked"
-        ]
+        assert differences(setting(graph, **changed), eager) == [Finding("forked", name)]
     assert differences(*pair(HEATED, HEATED)) == []
 
 
@@ -72,7 +71,8 @@ def test_every_difference_in_software_and_host_is_named(field):
     for value in ("another", None):
         both = pair({field: "one"}, {field: value})
         (found,) = differences(*both)
-        assert "one" in found and no_outcome_in([both]) is None
+        assert found == Finding(field, "", {"own": "one", "base": value})
+        assert no_outcome_in([both]) is None
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,9 @@ def test_a_precision_that_always_ran_first_is_named():
         at = [[time and f"2026-01-01T00:{time:02}:00+00:00" for time in order] for order in orders]
         return [pair({"started_at": own}, {"started_at": base} | base_fields) for own, base in at]
 
-    assert differences_in(pairs((11, 10), (13, 12), (15, 14))) == [
-        "fp32 always ran before amp_fp16"
-    ]
-    assert differences_in(pairs((10, 11), (12, 13))) == ["amp_fp16 always ran before fp32"]
+    assert differences_in(pairs((11, 10), (13, 12), (15, 14))) == [FP32_FIRST]
+    amp_first = Finding("order", "amp_fp16", {"other": "fp32"})
+    assert differences_in(pairs((10, 11), (12, 13))) == [amp_first]
     for others in ((12, 13), (None, 14), (15, 15)):
         assert differences_in(pairs((11, 10), (13, 12), others)) == []
     assert differences_in(pairs((11, 10))) == []  # one process has no outcome anyway
@@ -125,7 +124,7 @@ def test_one_order_counts_where_times_may_drift_also_within_one_process(executio
             run["settings"]["execution"] = execution
     speedup = paired_ratio(pairs)
     assert (bool(speedup["one_order"]), judge(speedup)) == (outcome == CANNOT_BE_TOLD, outcome)
-    assert "fp32 always ran before amp_fp16" in speedup["differences"]
+    assert FP32_FIRST in speedup["differences"]
 
 
 def test_pairs_slowed_by_heat_are_left_out_and_counted_where_there_are_others():
@@ -142,11 +141,12 @@ def test_pairs_slowed_by_heat_are_left_out_and_counted_where_there_are_others():
     assert said([1], 4) == (
         FASTER,
         2.0,
-        ["1 of 4 pairs were slowed by heat or hardware and are left out"],
+        [Finding("left_out", values={"number": 1, "total": 4})],
     )
-    assert said([1], 3)[:2] == ("two processes", 2.0)
+    assert said([1], 3)[:2] == ("two_processes", 2.0)
     word, ratio, differences = said([0, 1, 2], 3)  # nothing else is there, so nothing is left out
-    assert (word, ratio < 1, "left out" in str(differences)) == (OTHER_CONDITIONS, True, False)
+    codes = [one.code for one in differences]
+    assert (word, ratio < 1, "left_out" in codes) == (OTHER_CONDITIONS, True, False)
     assert (fairly_timed([USUAL, HEATED, CAPPED]), fairly_timed([HEATED])) == (
         [USUAL, CAPPED],
         [HEATED],

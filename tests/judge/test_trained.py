@@ -4,6 +4,7 @@ import pytest
 from made_up_runs import flat, setting
 
 from mixed_precision_study.judge.divergence import find_diverged
+from mixed_precision_study.judge.finding import Finding
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.trained import by_seed, quality_lost, why_not_trained
 
@@ -38,8 +39,11 @@ def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
 
 @pytest.mark.parametrize("metric", [[0.5, None], [float("nan")], []])
 def test_a_last_metric_that_is_missing_or_not_finite_is_told(metric):
-    assert "accuracy is missing or not finite" in reason({"metric": metric})
-    assert reason({}, base={"metric": metric}).startswith("fp32 did not train")
+    lost = {
+        name: Finding("no_metric", name, {"metric": "accuracy"}) for name in ("amp_fp16", "fp32")
+    }
+    assert reason({"metric": metric}) == lost["amp_fp16"]
+    assert reason({}, base={"metric": metric}) == lost["fp32"]
     assert reason({"metric": []}, base={"metric": []}) is None  # neither was evaluated
 
 
@@ -87,10 +91,10 @@ def ends(precision, *last, **fields):
 
 
 @pytest.mark.parametrize(
-    ("precision", "more"), [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")]
+    ("precision", "code"), [("bf16_true", "lost_by_rounding"), ("o3_fp16", "lost")]
 )
-def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, more):
-    lost = f"its accuracy ends at 0.897, not 0.9{more}"
+def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, code):
+    lost = Finding(code, "", {"metric": "accuracy", "own": 0.897, "base": 0.9})
     pair = ends(precision, 0.897)[0], ends("fp32", 0.9)[0]
     assert quality_lost(pair[:1], pair[1:]) == paired_ratio([pair])["lost"] == lost
     assert paired_ratio([pair[::-1]])["lost"] is None
@@ -100,11 +104,10 @@ def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, 
 
 def test_perplexity_is_lost_upwards():
     own, base = ends("bf16_true", 226.0, **WORDS), ends("fp32", 147.0, **WORDS)
-    assert (
-        quality_lost(own, base) == 'its perplexity ends at 226, not 147 (try rounding="stochastic")'
-    )
+    values = {"metric": "perplexity", "own": 226.0, "base": 147.0}
+    assert quality_lost(own, base) == Finding("lost_by_rounding", "", values)
     tried = [setting(run, rounding="stochastic") for run in own]
-    assert quality_lost(tried, base) == "its perplexity ends at 226, not 147"
+    assert quality_lost(tried, base) == Finding("lost", "", values)
     assert quality_lost(ends("bf16_true", 120.0, **WORDS), base) is None
 
 
@@ -142,12 +145,11 @@ def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_
 ):
     own = flat("tf32", **STEPS, **NOISY, train_loss=loss)
     base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
-    own, base = own | {"run_id": "own", "precision": "tf32"}, base | {"run_id": "base"}
     assert (set(find_diverged([own, base])) == set()) is has_trained
     assert (why_not_trained([(own, base)]) is None) is has_trained
     assert by_seed([own]) == {0: 0.33}  # quality keeps it
     two_bad_epochs = own | {"metric": [0.5, 0.25, 0.33, 0.33]}
-    assert set(find_diverged([two_bad_epochs, base])) == {"own"}
+    assert set(find_diverged([two_bad_epochs, base])) == {0}
 
 
 def run(precision, metric, better="higher", chance=0.1, status="ok"):
@@ -161,29 +163,30 @@ SKIPPED = {"skipped_steps": 8, "steps_per_epoch": 5, "epoch_seconds": [1.0] * 3}
 @pytest.mark.parametrize(
     ("runs", "diverged"),
     [
-        ([run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])], {"b", "c"}),
-        ([run("a", [150.0], "lower", 900.0), run("b", [910.0], "lower", 900.0)], {"b"}),
-        ([run("a", [0.1]), run("b", [0.09])], set()),  # none learned
-        ([run("a", []), run("b", [0.1], chance=None)], set()),
-        ([run("a", [0.9]), run("b", [0.1], status="oom")], set()),
+        (
+            [run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])],
+            {1: "chance", 2: "chance"},
+        ),
+        ([run("a", [150.0], "lower", 900.0), run("b", [910.0], "lower", 900.0)], {1: "chance"}),
+        ([run("a", [0.1]), run("b", [0.09])], {}),  # none learned
+        ([run("a", []), run("b", [0.1], chance=None)], {}),
+        ([run("a", [0.9]), run("b", [0.1], status="oom")], {}),
         # what only explains learns nothing
-        ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], set()),
-        ([run("a", [0.9]), run("b", [0.4]) | SKIPPED, run("c", [None])], {"b", "c"}),
+        ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], {}),
+        (
+            [run("a", [0.9]), run("b", [0.4]) | SKIPPED, run("c", [None])],
+            {1: "overflow", 2: "not_finite"},
+        ),
     ],
 )
 def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
-    found = find_diverged(runs)
-    assert set(found) == diverged
-    assert all(found.values())
+    assert {place: found.code for place, found in find_diverged(runs).items()} == diverged
 
 
 def test_runs_are_judged_by_fp32_and_by_others_only_where_these_clearly_learned():
     def found(fp32, tf32):
-        runs = [
-            run("fp32", [fp32]) | {"precision": "fp32"},
-            run("tf32", [tf32]) | {"precision": "tf32"},
-        ]
-        return set(find_diverged([*runs, run("o3_fp16", [0.1]) | {"precision": "o3_fp16"}]))
+        runs = [run("fp32", [fp32]), run("tf32", [tf32]), run("o3_fp16", [0.1])]
+        return {runs[place]["precision"] for place in find_diverged(runs)}
 
     assert found(0.9, 0.9) == {"o3_fp16"}
     assert found(0.1, 0.9) == {"fp32", "o3_fp16"}

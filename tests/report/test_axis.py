@@ -89,7 +89,7 @@ def test_precisions_are_comparisons_of_their_own_beside_each_other(tmp_path):
     found = study_in(tmp_path / "both", runs)
     assert list(found.comparisons.arms) == [2, 2] and len(found.ratios) == 2
     assert {"bf16 AMP", "fp32"} <= set(" · ".join(found.comparisons.title).split(" · "))
-    assert set(bars_of(found).colour) == {colour for _, colour in found.arms.values()}
+    assert set(bars_of(found).colour) == set(found.looks.colour)
 
 
 @pytest.mark.parametrize(

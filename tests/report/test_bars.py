@@ -1,92 +1,64 @@
-"""The bars of time and memory compared with their frame."""
+"""The bars of seconds and memory compared with their frame."""
 
 import pandas as pd
 import pytest
-from drawn_reports import opened_bars
+from drawn_reports import drawn_bars
 
-from mixed_precision_study.report.charts import time_and_memory, time_and_memory_note
-from mixed_precision_study.report.words import COLOURS, ORDER, short_name
+from mixed_precision_study.report.charts import chart_style, draw_bars, memory_bars, second_bars
+from mixed_precision_study.report.words import COLOURS, short_name
 
-NAMES = (
-    "comparison",
-    "way",
-    "precision",
-    "baseline",
-    "seconds",
-    "gib",
-    "ratio",
-    "low",
-    "high",
-    "stands",
-    "status",
+NAMES = ("comparison", "run", "precision", "seconds", "gib", "status")
+ROWS = (  # of one model
+    (0, "eager", "fp32", 8.0, 1.0, "ok"),
+    (0, "eager", "tf32", 4.0, 0.8, "ok"),
+    (0, "eager", "amp_fp16", 5.0, 0.6, "ok"),
+    (0, "eager", "fp8", None, None, "oom"),
+    (1, "CUDA graph", "fp32", 6.0, 10.0, "ok"),
+    (1, "CUDA graph", "amp_fp16", 4.0, 10.01, "ok"),
 )
-ROWS = (  # of one model; the bars are 8, 4, 5, 2 and 0 high
-    (0, "eager", "fp32", "tf32", 8.0, 1.0, None, None, None, False, "ok"),
-    (0, "eager", "tf32", "tf32", 4.0, 0.8, None, None, None, False, "ok"),
-    (0, "eager", "amp_fp16", "tf32", 5.0, 0.6, 0.8, 0.6, 1.1, False, "ok"),
-    (0, "eager", "amp_bf16", "tf32", 2.0, 0.88, 2.0, 1.9, 2.1, True, "ok"),
-    (0, "eager", "fp8", "tf32", None, None, None, None, None, False, "oom"),
-    (1, "CUDA graph", "fp32", "fp32", 6.0, 10.0, None, None, None, False, "ok"),
-    (1, "CUDA graph", "amp_fp16", "fp32", 4.0, 10.01, 1.5, 1.4, 1.6, True, "ok"),
-)
-EAGER = {
-    "fp32": "8.0 s",
-    "tf32": "4.0 s",
-    "amp_fp16": "5.0 s",
-    "amp_bf16": "2.0 s",
-    "fp8": "out of memory",
-}
-LABELS = {
-    ("seconds", 0): EAGER,
-    ("seconds", 1): {"fp32": "6.0 s", "amp_fp16": "4.0 s"},
-    ("gib", 0): {"fp32": "1.00", "tf32": "0.80", "amp_fp16": "0.60", "amp_bf16": "0.88"},
-    ("gib", 1): {"fp32": "10.0", "amp_fp16": "10.0"},
-}
+SECONDS = ["8.00 s", "4.00 s", "5.00 s", "out of memory", "6.00 s", "4.00 s"]
+MEMORY = ["1.00 GiB", "0.80 GiB", "0.60 GiB", "10.00 GiB", "10.01 GiB"]
 
 
-def frame(rows=ROWS, model="ResNet-18"):
-    bars = pd.DataFrame(rows, columns=NAMES).assign(model=model, task="CIFAR-10", more="", runs=3)
+def frame(rows=ROWS):
+    bars = pd.DataFrame(rows, columns=NAMES).assign(model="ResNet-18", task="CIFAR-10", low=1.0)
     arms = bars.precision
-    bars = bars.assign(arm=arms, short=arms.map(short_name), colour=arms.map(COLOURS))
-    bars = bars.assign(place=arms.map(ORDER.index))
+    bars = bars.assign(arm=arms, short=arms.map(short_name), colour=arms.map(COLOURS), high=2.0)
     return bars.assign(seconds_low=bars.seconds, seconds_high=bars.seconds * 1.1)
 
 
-@pytest.fixture(scope="module")
-def figures():
-    return time_and_memory(frame(ROWS[::-1]))  # in whatever order the rows come
+def figure_of(rows):
+    with chart_style():
+        return draw_bars(rows)
 
 
-def test_labels_heights_colours_and_order_are_those_of_the_frame(figures):
-    found = opened_bars(figures)
-    for key, labels in LABELS.items():
-        assert {name: label for name, (label, *_) in found[key].items()} == labels
-        assert list(found[key]) == [name for name in COLOURS if name in labels]
-        assert all(colour in (COLOURS[name], None) for name, (_, _, colour) in found[key].items())
-    assert {key for key in found if found[key]} == set(LABELS)
-    bars = frame().set_index(["comparison", "precision"]).fillna(0)
-    for (part, number), of_it in found.items():
-        assert all(
-            (height or 0) == bars[part][number, name] for name, (_, height, *_) in of_it.items()
-        )
+@pytest.mark.parametrize(
+    ("made", "values", "labels"),
+    [
+        (second_bars, [8, 4, 5, 0, 6, 4], SECONDS),
+        (memory_bars, [1, 0.8, 0.6, 10, 10.01], MEMORY),
+    ],
+    ids=["seconds", "memory"],
+)
+def test_lengths_labels_and_colours_are_those_of_the_frame_in_its_order(made, values, labels):
+    rows = made(frame())
+    found = drawn_bars(figure_of(rows))
+    assert [length for length, *_ in found] == values
+    assert [label for _, label, _ in found] == labels
+    assert [colour for *_, colour in found] == list(rows.colour)
 
 
-def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
-    (figure,) = time_and_memory(
-        frame([ROWS[0], *((*row[:4], *ROWS[4][4:]) for row in ROWS[1:3]), ROWS[3]])
-    )
-    bars = [
-        (bar.get_x() + bar.get_width() / 2, bar.get_width())
-        for bar in figure.axes[0].patches
-        if bar.get_gid()
-    ]
-    assert bars == [(pytest.approx(place), pytest.approx(0.88)) for place in (0, 3)]
+def test_bars_begin_at_zero_and_lines_reach_from_the_fastest_to_the_slowest_run():
+    (axes,) = figure_of(second_bars(frame())).axes
+    assert {bar.get_x() for bar in axes.patches} == {0} and axes.get_xlim()[0] == 0
+    (lines,) = axes.collections
+    ends = [tuple(one[:, 0]) for one in lines.get_segments() if len(one)]
+    known = [end for end in ends if end[0] == end[0]]
+    assert known == [pytest.approx((one, 1.1 * one)) for one in (8, 4, 5, 6, 4)]
 
 
-def test_where_no_memory_is_known_as_on_a_cpu_no_room_is_left_for_it(figures):
-    without = frame(ROWS[:4]).assign(gib=None)
-    (figure,) = time_and_memory(without)
-    assert (len(figure.axes), len(figures[0].axes)) == (1, 2) and figure.get_figheight() < figures[
-        0
-    ].get_figheight()
-    assert ["Memory" in time_and_memory_note(bars) for bars in (without, frame())] == [False, True]
+def test_each_comparison_stands_below_its_heading():
+    (axes,) = figure_of(second_bars(frame())).axes
+    places = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    bars = [bar.get_y() for bar in axes.patches]
+    assert places["eager"] < bars[0] < bars[3] < places["CUDA graph"] < bars[4]

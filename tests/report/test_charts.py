@@ -8,17 +8,16 @@ import matplotlib.pyplot as plt
 import PIL.Image
 import pytest
 from PIL.ImageColor import getrgb
-from test_bars import frame
+from test_bars import figure_of, frame
 
+from docs.sheets import DARK, sheet_of
 from mixed_precision_study.report.charts import (
-    DARK,
     INK,
     PAPER,
     chart_style,
     drawing_of,
     picture_of,
-    sheet_of,
-    time_and_memory,
+    second_bars,
 )
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.words import COLOURS
@@ -26,7 +25,7 @@ from mixed_precision_study.report.words import COLOURS
 
 @pytest.fixture(scope="module")
 def figures():
-    return time_and_memory(frame())
+    return [figure_of(second_bars(frame()))]
 
 
 def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_colours_of_the_page():

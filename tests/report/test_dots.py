@@ -18,7 +18,7 @@ ROWS = (
 
 @pytest.fixture
 def frame():
-    rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32 takes")
+    rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32 takes", strong=False)
     marks = {"amp_fp16": "o", "amp_bf16": "s"}
     labels = [f"{row.arm} {row.ratio:.2f}×" for row in rows.itertuples()]
     return rows.assign(mark=rows.arm.map(marks), colour=rows.arm.map(COLOURS), label=labels)

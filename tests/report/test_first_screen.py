@@ -197,8 +197,9 @@ def test_every_kind_of_folder_has_a_title(tmp_path):
 
 def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):
     slow = read_all(tmp_path / "slow", *runs(2.5))
-    assert "execution cuda_graph" in said_in(screen_of(slow)[0])
+    assert "run_all.py quick -p execution cuda_graph" in said_in(screen_of(slow)[0])
     both = read_all(tmp_path / "both", *runs(2.5), *runs(1.0, "cuda_graph"))
-    assert "execution cuda_graph" not in said_in(screen_of(both)[0])
+    said = said_in(screen_of(both)[0])
+    assert "`-p execution cuda_graph` (ResNet-18)" in said and "run_all.py" not in said
     fast = read_all(tmp_path / "fast", *runs())
     assert "execution cuda_graph" not in said_in(screen_of(fast)[0])

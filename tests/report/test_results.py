@@ -6,10 +6,9 @@ import IPython.display
 import made_up_records as made_up
 import matplotlib.pyplot as plt
 import pytest
-from drawn_reports import opened_bars
+from drawn_reports import drawn_bars
 
 from mixed_precision_study.report import results
-from mixed_precision_study.report.charts import time_and_memory
 
 FACTS = {"peak_allocated_mib": 2048.0, "data_on_device_mib": 1024.0, "metric": [0.5, 0.9]}
 
@@ -23,15 +22,13 @@ def failed(precision, status, **facts):
 
 
 def drawn_of(records):
-    """Return {(part, precision): (label, height of the bar)} of the picture."""
-    figures = time_and_memory(results.bars_in(results.tables_of(records)))
-    found = {
-        (part, name): row[:2]
-        for (part, _), bars in opened_bars(figures).items()
-        for name, row in bars.items()
-    }
-    plt.close(*figures)
-    return found
+    """Return [{precision: (length of the bar, label)}] of the pictures of seconds and of memory."""
+    tables = results.tables_of(records)
+    figures, _ = results.pictures_of(results.bars_in(tables))
+    return [
+        dict(zip(tables.arms, [bar[:2] for bar in drawn_bars(figure)], strict=False))
+        for figure in figures
+    ]
 
 
 def said_of(records):
@@ -44,18 +41,14 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     records = [run("amp_fp16", 1.5, **half), run("fp32", 6.0), run("tf32", 3.0)]
     for record, place in zip(records, (2, 1, 0), strict=True):
         record.runs_before_in_process = place
-    drawn = drawn_of(records)
-    shown = [
-        ("seconds", "fp32"),
-        ("seconds", "tf32"),
-        ("seconds", "amp_fp16"),
-        ("gib", "tf32"),
-        ("gib", "amp_fp16"),
-    ]
-    labels, heights = zip(*map(drawn.get, shown), strict=True)
-    assert labels == ("6.0 s", "3.0 s", "1.5 s", "1.00", "0.50") and heights == pytest.approx(
-        (6, 3, 1.5, 1, 0.5)
-    )
+    seconds, memory = drawn_of(records)
+    assert [label for _, label in seconds.values()] == ["6.00 s", "3.00 s", "1.50 s"]
+    assert [length for length, _ in seconds.values()] == pytest.approx([6, 3, 1.5])
+    assert memory == {
+        "fp32": (1, "1.00 GiB"),
+        "tf32": (1, "1.00 GiB"),
+        "amp_fp16": (0.5, "0.50 GiB"),
+    }
     table = results.results_table(records)
     assert list(table.index) == ["fp32", "TF32", "fp16 AMP"]
     assert table["seconds per epoch"].tolist() == ["6.00", "3.00", "1.50"]
@@ -90,8 +83,8 @@ def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what
     assert "nothing to compare" in said_of([failed("fp32", "oom")])
     assert results.conclusion(results.tables_of([failed("fp32", "oom")])) == ""
     oom = [run("fp32"), failed("amp_fp16", "oom")]
-    table, (label, height) = results.results_table(oom), drawn_of(oom)["seconds", "amp_fp16"]
-    assert set(table.loc["fp16 AMP"].tolist()[:-1]) == {""} and label and height is None
+    table, (length, label) = results.results_table(oom), drawn_of(oom)[0]["amp_fp16"]
+    assert set(table.loc["fp16 AMP"].tolist()[:-1]) == {""} and label and length == 0
     assert "because of a reason" in said_of(oom)
     sizes = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
     assert results.results_table(sizes)["batch"].tolist() == ["128", "256"]
@@ -104,7 +97,7 @@ def test_in_a_notebook_the_conclusion_comes_first_then_picture_and_table(monkeyp
     results.show([run("fp32"), run("amp_fp16", 2.0), run("amp_bf16", 1.5)])
     answer, picture, note, table, *sentences = shown
     assert "fp16 AMP 1.50 times and bf16 AMP 2.00 times as fast as fp32" in answer.text
-    assert picture.data.startswith(b"\x89PNG") and "Memory" in note.text
+    assert picture.data.startswith(b"\x89PNG") and "memory" in note.text.lower()
     assert table.index.tolist() == ["fp32", "fp16 AMP", "bf16 AMP"] and len(sentences) == 2
     assert plt.get_fignums() == open_before  # else it is shown twice
     shown.clear()
@@ -137,3 +130,15 @@ def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
     ]
     results.show(records)
     assert not {"nan", "NaN", "None", "<NA>"} & set(capsys.readouterr().out.split())
+
+
+def test_the_ways_of_one_process_are_shown_one_after_the_other(capsys):
+    eager = {"parameters": {"channels_last": False}}
+    graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
+    records = [run("tf32", 3.0, **eager), run("amp_bf16", 6.0, **eager)]
+    results.show([*records, run("tf32", 2.0, **graph), run("amp_bf16", 1.0, **graph)])
+    eager, captured = capsys.readouterr().out.split("CUDA graph, channels_last\n")
+    assert eager.startswith("\neager, without channels_last\n") and "0.50" in eager
+    assert "2.00" in captured and "2.00" not in eager
+    results.show(records[:2])
+    assert "without channels_last" not in capsys.readouterr().out

@@ -48,9 +48,11 @@ def test_cards_are_a_table_of_three_columns_that_needs_no_style():
         "numbers": {"fp16": "1.30×", "bf16": "1.20×"},
         "against": "as fast",
         "lines": ["a", "b & c"],
+        "strong": ["fp16"],
     }
     data = Cards([card] * 4)._repr_mimebundle_()
     assert data["text/html"].count("<tr>") == 2 and data["text/html"].count("<td>") == 4
+    assert "<strong>1.30×</strong>" in data["text/html"] and "<em>1.20×</em>" in data["text/html"]
     assert "&lt;LSTM&gt;" in data["text/html"] and "b &amp; c" in data["text/html"]
     assert (
         data["text/plain"].splitlines()

@@ -24,7 +24,7 @@ from mixed_precision_study.store.reading import read_records
 
 pytestmark = pytest.mark.slow  # a process draws the whole report
 
-CHARTS = {"ratios", "time_and_memory", "step_time", "memory_breakdown", "energy"}
+CHARTS = {"ratios", "time", "memory", "step_time", "memory_breakdown", "energy"}
 LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
 ODD = {  # name: (content, a word of why it is left out; None of what is no record)
     "truncated.json": ('{"run_id": "cut off", "status": "o', "not readable"),

@@ -1,4 +1,6 @@
-"""What goes wrong in a long study, each of it really done; docs/reliability.md has the table.
+"""What goes wrong in a long study, each of it really done.
+
+docs/contributors/reliability.md has the table.
 
 After each: no finished record is lost, none is false, nothing is left running, and the same command
     completes exactly
@@ -366,16 +368,17 @@ def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite
     precious.write_text("mine")
     runs = [run for (run,) in plan({"runs": STUDIES["places"]}, suite, output, {}, on_gpu=False)[0]]
     (output / "logs").mkdir(parents=True)
-    for path in (runs[0].record_paths["fp32"], runs[0].executed, runs[0].log_path):
+    records = [path for run in runs for path in run.record_paths.values()]
+    for path in (records[0], runs[0].executed, runs[0].log_path):
         os.mkfifo(path)
     for path in (
-        runs[1].record_paths["fp32"],
+        records[1],
         runs[1].executed,
         runs[1].log_path,
         output / "logs" / "batch.log",
     ):
         path.symlink_to(precious)
-    runs[2].record_paths["fp32"].symlink_to("/dev/zero")
+    records[2].symlink_to("/dev/zero")
     runs[3].executed.mkdir()
     words = ("--output-dir", output)
     assert main(suite, "places", *words) == 1
