@@ -6,7 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from made_up_nvml import fake_nvml
 from small_training import CPU
+from torch.nn import functional
 
 from mixed_precision_study import experiment
 from mixed_precision_study.measure import nvml, preflight
@@ -19,14 +21,14 @@ from mixed_precision_study.train.precision import PRECISIONS, check_supported
 GPU = torch.device("cuda")
 
 
-@pytest.mark.parametrize(("factor", "error"), [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
+@pytest.mark.parametrize("factor, error", [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
 def test_wrong_fp16_convolutions_are_named_with_their_error(monkeypatch, factor, error):
-    exact = torch.nn.functional.conv2d
+    exact = functional.conv2d
 
     def conv2d(image, *rest, **options):
         return exact(image, *rest, **options) * (factor if image.dtype == torch.float16 else 1)
 
-    monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
+    monkeypatch.setattr(functional, "conv2d", conv2d)
     result = check_fp16(CPU)
     assert result == "passed" if error is None else "convolution" in result and error in result
 
@@ -66,14 +68,16 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
         "PowerManagementDefaultLimit": 350_000,
         "ClockInfo": 1395,
     }
-    known |= {
-        "MaxClockInfo": 2100,
-        "CurrentClocksThrottleReasons": 0,
-        "SystemGetDriverVersion": "580.1",
-        **answers,
+    known |= {"MaxClockInfo": 2100, "CurrentClocksThrottleReasons": 0, **answers}
+    functions = {
+        f"nvmlDeviceGet{question}": lambda handle, answer=answer: answer
+        for question, answer in known.items()
     }
-    gpu = types.SimpleNamespace(ask=lambda question, *_: known[question], answer=known.__getitem__)
-    monkeypatch.setattr(preflight, "NvmlGpu", {"ab": gpu}.__getitem__)
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetHandleByUUID={"GPU-ab": "handle"}.__getitem__,
+        **functions,
+    )
     before = {
         "used_mib": None if pids is None else 1234.5,
         "pids": None if pids is None else list(pids),
@@ -81,7 +85,7 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
     monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {"ab": before})
 
 
-def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatch, capsys):
+def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
     (fields, refused), said, cautions = shown_by(capsys, GPU, minutes=3)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
@@ -94,9 +98,9 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)]
+    "message, kind", [("no kernel image is available", UserError), ("other", RuntimeError)]
 )
-def test_a_gpu_without_kernels_is_one_sentence_that_names_the_wheel(monkeypatch, message, kind):
+def test_a_gpu_without_kernels_is_one_sentence(monkeypatch, message, kind):
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(preflight, "check_fp16", Mock(side_effect=RuntimeError(message)))
     with pytest.raises(kind, match=r"Made-up RTX.*cu126" if kind is UserError else message):
@@ -110,7 +114,7 @@ def test_what_nvml_does_not_tell_is_no_caution(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("state", "warning"),
+    "state, warning",
     [
         ({"pids": (-5,)}, "another process"),
         ({"EnforcedPowerLimit": 250_000}, "power cap"),
@@ -126,7 +130,7 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
 
 
 @pytest.mark.parametrize(
-    ("fp16", "able"), [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
+    "fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
 )
 def test_a_turing_card_can_fp16_alone_where_its_arithmetic_is_right(
     monkeypatch, capsys, fp16, able

@@ -108,7 +108,7 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    "fields, named",
     [
         ({}, False),
         ({"throttled": True, "throttle_fractions": [["thermal, software", 0.94]]}, True),
@@ -174,7 +174,7 @@ def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "left"),
+    "given, left",
     [
         ("\x1b]0;title\x07", ""),
         ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),  # a link
@@ -184,24 +184,24 @@ def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
         ("é \n\t", "é \n\t"),
     ],
 )
-def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, given, left):
+def test_what_a_terminal_would_obey_is_not_printed(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):
         say(f"a{given}b")
     assert capsys.readouterr().out == f"a{left}b\n"
-    assert (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
+    assert (tmp_path / "logs/batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
 
 
 def test_times_that_cannot_be_read_are_not_known(tmp_path):
     (tmp_path / "logs").mkdir()
     for text in ('{"run_seconds": {"x": null}}', "[]", "{"):
-        (tmp_path / "logs" / "batch.json").write_text(text)
+        (tmp_path / "logs/batch.json").write_text(text)
         assert read_seconds(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
-    ("log", "reason"),
+    "log, reason",
     [
         (
             "frame\n\nRuntimeError: CUDA error\nCompile with X.\n",
