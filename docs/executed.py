@@ -1,11 +1,12 @@
 """Make the copy of an executed notebook that people read: its result comes first.
 
-python docs/executed.py EXECUTED.ipynb COPY.ipynb
+python docs/executed.py EXECUTED.ipynb COPY.ipynb ["What a reader has to know of this run." ...]
 """
 
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 NOTE = "*An executed copy. Its result comes first; in the notebook it comes after the run.*"
@@ -16,9 +17,9 @@ MACHINE = re.compile(r"(?<![\w.:/])(?:\.\.)?/(?:[\w.+-]+/)+")  # a folder of the
 WHERE = "## Where the code comes from"
 
 
-def result_first(notebook: dict) -> dict:
-    """Return a notebook that begins with its conclusions as Markdown and the cell of its result,
-    ends with the cell that finds the code, and holds nothing that its machine left in it.
+def result_first(notebook: dict, remarks: Sequence[str] = ()) -> dict:
+    """Return a notebook that begins with its conclusions as Markdown, the remarks and the cell of
+    its result, ends with the cell that finds the code, and holds nothing that its machine left.
 
     Raises ValueError where it has no result.
     """
@@ -31,7 +32,7 @@ def result_first(notebook: dict) -> dict:
     first = [cell for cell in others if cell.get("id") in FIRST]
     finder = [cell for cell in others if cell.get("id") == "finder"]
     rest = [cell for cell in others if cell not in first and cell not in finder]
-    note = markdown("note", "\n\n".join([*answers, NOTE]))
+    note = markdown("note", "\n\n".join([*answers, *remarks, NOTE]))
     metadata = {
         name: value for name, value in notebook["metadata"].items() if name not in PAPERMILL
     }
@@ -74,12 +75,12 @@ def without_traces(cell: dict) -> dict:
 
 def main(arguments: list[str]) -> int:
     """Read one notebook and write the other."""
-    if len(arguments) != 2:
+    if len(arguments) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    source, target = map(Path, arguments)
+    source, target = map(Path, arguments[:2])
     try:
-        copy = result_first(json.loads(source.read_text(encoding="utf-8")))
+        copy = result_first(json.loads(source.read_text(encoding="utf-8")), arguments[2:])
     except (OSError, ValueError) as error:
         print(f"{source.name}: {error}", file=sys.stderr)
         return 1

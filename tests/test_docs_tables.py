@@ -156,7 +156,8 @@ def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
             answer = {"text/markdown": "the answer", "text/plain": "the answer"}
             cell.outputs += [nbformat.v4.new_output("display_data", answer)]
     nbformat.write(before, tmp_path / "executed.ipynb")
-    assert executed.main([str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]) == 0
+    paths = [str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]
+    assert executed.main([*paths, "Made-up data."]) == 0
     copy, text = (
         nbformat.read(tmp_path / "copy.ipynb", as_version=4),
         (tmp_path / "copy.ipynb").read_text(),
@@ -166,7 +167,10 @@ def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
     assert {cell.source for cell in copy.cells if cell.id not in ("note", "where")} == {
         cell.source for cell in before.cells
     }
-    assert copy.cells[1].source.startswith("**the answer**") and text.count("the answer") == 1
+    assert (
+        copy.cells[1].source.startswith("**the answer**\n\nMade-up data.\n\n")
+        and text.count("the answer") == 1
+    )
     assert copy.cells[-1].id == "finder"
     assert "papermill" not in copy.metadata and "/somewhere" not in text and "a warning" not in text
     assert "see outputs or https://a.org/b/c" in text
