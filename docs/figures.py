@@ -11,11 +11,19 @@ from pathlib import Path
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import copied  # noqa: E402
 
 from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
-from mixed_precision_study.report.charts import chart_style, dots, drawing_of, ratio_rows  # noqa: E402
+from mixed_precision_study.report.charts import (  # noqa: E402
+    chart_style,
+    dots,
+    drawing_of,
+    drawn_as,
+    ratio_rows,
+)
 from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
@@ -41,15 +49,7 @@ SHOWN = (WAYS[0], WAYS[2])  # in the README's table
 RESNET, EFFICIENTNET, LSTM = "ResNet-18", "EfficientNet-B0", "LSTM, 2 × 200 units"
 BATCHES = {RESNET: 128, EFFICIENTNET: 32, LSTM: 20}  # of the three experiments
 IMAGE_MODELS = (RESNET, EFFICIENTNET)
-GRAPH_SPEEDS = {  # name of a number in a sentence: the model and precision of a compiled graph
-    "resnet_fp16": (RESNET, FP16),
-    "resnet_bf16": (RESNET, BF16),
-    "efficientnet_fp16": (EFFICIENTNET, FP16),
-    "efficientnet_bf16": (EFFICIENTNET, BF16),
-    "lstm_fp16": (LSTM, FP16),
-    "lstm_bf16": (LSTM, BF16),
-}
-CAPTURED_SPEEDS = {  # of a graph that is not compiled
+CAPTURED_SPEEDS = {  # name of a number: model and precision of a graph that is not compiled
     "resnet_fp16_captured": (RESNET, FP16),
     "resnet_bf16_captured": (RESNET, BF16),
     "efficientnet_fp16_captured": (EFFICIENTNET, FP16),
@@ -61,26 +61,23 @@ NCHW_SPEEDS = {  # of such a graph without channels_last
     "efficientnet_fp16_nchw": (EFFICIENTNET, FP16),
     "efficientnet_bf16_nchw": (EFFICIENTNET, BF16),
 }
-HOST_SPEEDS = {  # of eager mode, from the slowest to the fastest host
-    "resnet_fp16_eager": (RESNET, FP16),
-    "efficientnet_fp16_eager": (EFFICIENTNET, FP16),
-    "lstm_fp16_eager": (LSTM, FP16),
-}
 SET_SPEEDS = {  # of eager mode in earlier sets of records
     "resnet_fp16_sets": (RESNET, FP16),
     "efficientnet_fp16_sets": (EFFICIENTNET, FP16),
     "lstm_fp16_sets": (LSTM, FP16),
 }
-MEMORY_SAVED = {  # % of the memory of TF32, in a compiled graph
-    "resnet_fp16_memory": (RESNET, FP16),
-    "efficientnet_fp16_memory": (EFFICIENTNET, FP16),
-    "lstm_fp16_memory": (LSTM, FP16),
+MEMORY = {  # ending of a number's name: what is compared, of a compiled graph
+    "_memory": "peak_allocated_mib",
+    "_memory_reserved": "peak_reserved_mib",
+    "_memory_card": "device_used_mib",
 }
+MODELS = {"resnet": "resnet18", "efficientnet": "tf_efficientnet_b0", "lstm": "lstm"}
 EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
     "resnet_fp16_energy": (RESNET, FP16),
     "efficientnet_fp16_energy": (EFFICIENTNET, FP16),
     "lstm_fp16_energy": (LSTM, FP16),
 }
+BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
     "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
     "resnet_graph_fp16": (RESNET, FP16, "CUDA graph"),
@@ -194,7 +191,9 @@ def numbers(outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that stand in sentences, between <!--name--> and
     <!--/-->.
     """
-    return over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
+    found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
+    found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
+    return found | copied.numbers(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
@@ -210,12 +209,12 @@ def over_models(outputs: Path) -> dict[str, str]:
     return {
         "tf32": one_digit(tf32.strict),
         "sets": span(counted).replace("to", "or"),
-        "memory": percent(both.saved),
-        "energy": percent(1 - both.energy),
         "images": one_digit(both[both.model.isin(IMAGE_MODELS)].ratio),
         "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
-        "fp16": one_digit(fp16.ratio),
-        "bf16": one_digit(bf16.ratio),
+        "amp": one_digit(both.ratio),
+        "lstm": one_digit(
+            pd.concat([rows_of(one, LSTM, kind).ratio for one in ways[:2] for kind in AMP])
+        ),
         "fp16_strict": one_digit(fp16.strict),
         "bf16_strict": one_digit(bf16.strict),
     }
@@ -223,17 +222,13 @@ def over_models(outputs: Path) -> dict[str, str]:
 
 def of_models(outputs: Path) -> dict[str, str]:
     """Return the numbers of one model in one precision over TF32."""
-    compiled, captured, eager = (referred(outputs, way) for way in WAYS)
+    captured, eager = (referred(outputs, way) for way in WAYS[1:])
     nchw, sets = bars(outputs, (*NCHW, REFERENCE), "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
     found = {"lstm_fp16_eager_memory": percent(rows_of(eager, LSTM, FP16).saved.abs())}
-    for names, rows in ((GRAPH_SPEEDS, compiled), (CAPTURED_SPEEDS, captured), (NCHW_SPEEDS, nchw)):
+    for names, rows in ((CAPTURED_SPEEDS, captured), (NCHW_SPEEDS, nchw)):
         found |= {name: one_digit(rows_of(rows, *names[name]).ratio) for name in names}
-    for name, key in HOST_SPEEDS.items():
-        hosts = rows_of(eager, *key)
-        found[name] = span([*hosts.lowest, *hosts.highest], "{:.2f}")
     for name, key in SET_SPEEDS.items():
         found[name] = span(rows_of(sets, *key).ratio.dropna(), "{:.2f}")
-    found |= {name: percent(rows_of(compiled, *key).saved) for name, key in MEMORY_SAVED.items()}
     found |= {name: percent(rows_of(eager, *key).energy) for name, key in EAGER_ENERGY.items()}
     return found
 
@@ -254,11 +249,99 @@ def of_widths(outputs: Path) -> dict[str, str]:
     fp8 = both.precision == "fp8"
     return {
         "tf32_wide": one_digit(both[(both.precision == "tf32") & (both.base == "fp32")].ratio),
+        "wide": one_digit(both[bf16].ratio),
         "bf16_wide": one_digit(both[bf16 & ~vit].ratio),
         "bf16_vit": one_digit(both[bf16 & vit].ratio),
         "fp8_wide": percent(both[fp8 & (both["size"] == 4096)].ratio - 1),
         "fp8_vit": percent(1 - both[fp8 & vit].ratio),
     }
+
+
+def in_eager_mode(outputs: Path) -> dict[str, str]:
+    """Return what AMP gains in eager mode: in our three models, and wherever the GPU was busy.
+
+    Busy are image models in fp16 whose step left the GPU idle for less than BUSY, in every folder.
+    """
+    ours = pd.concat([referred(outputs, "eager"), bars(outputs, EAGER_SETS, "eager")])
+    ours = ours[ours.precision.isin(AMP)]
+    found = pd.concat([timed_in(folder) for folder in live(outputs)], ignore_index=True)
+    busy = found[(found.precision == FP16) & (found.execution == "eager") & (found.idle < BUSY)]
+    images = busy.model != "lstm"
+    return {
+        "eager": one_digit(pd.concat([ours.ratio, ours.lowest, ours.highest])),
+        "busy": one_digit(busy[images].ratio),
+        "busy_runs": str(int(images.sum())),
+        "busy_lstm": span(busy[~images].ratio, "{:.2f}"),
+    }
+
+
+def memory_saved(outputs: Path) -> dict[str, str]:
+    """Return by how many percent AMP lowers memory in a compiled graph, data left out: PyTorch's
+    peak, what PyTorch reserves, and what nvidia-smi shows of the process.
+    """
+    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    compiled = table[table.execution == "compile_cuda_graph"]
+    keys = [compiled.model, compiled.precision]
+    numbers = {}
+    for ending, column in MEMORY.items():
+        used = (compiled[column] - compiled.data_on_device_mib).groupby(keys).max().unstack()
+        saved = 1 - used[list(AMP)].div(used.tf32, axis=0)
+        numbers |= {f"{name}{ending}": percent(saved.loc[model]) for name, model in MODELS.items()}
+        if ending != "_memory_reserved":
+            numbers[ending.strip("_")] = percent(saved.stack())
+    return numbers
+
+
+def timed_in(folder: Path) -> pd.DataFrame:
+    """Return a folder's ratios over TF32, with the share of a step that the GPU idles."""
+    ratios = pd.read_csv(folder / "ratios.csv", low_memory=False)
+    columns = ["comparison", "precision", "idle"]
+    trainings = pd.read_csv(folder / "trainings.csv", usecols=columns)
+    idle = trainings.groupby(columns[:2]).idle.mean()
+    return ratios[ratios.base == "tf32"].join(idle, on=columns[:2])
+
+
+def live(outputs: Path) -> list[Path]:
+    """Return the folders of results with ratios, but for those that show trained models in use."""
+    folders = sorted(path.parent for path in outputs.rglob("ratios.csv"))
+    return [folder for folder in folders if not folder.name.startswith("inference")]
+
+
+def largest_batches(outputs: Path) -> dict[str, str]:
+    """Return how many times TF32's largest batch fits in fp16 AMP, where both filled one limit."""
+    table = pd.read_csv(outputs / "main/published/trainings.csv", low_memory=False)
+    filled = table[table.batch_size == "max"].dropna(subset="batch_size_used")
+    sizes = filled.pivot_table(
+        "batch_size_used", ["model", "dataset_used", "memory_limit_gib"], "precision"
+    )
+    ratio = (sizes[FP16] / sizes["tf32"]).dropna()
+    lstm = ratio.index.get_level_values("model") == "lstm"
+    return {"batch": one_digit(ratio[~lstm]), "batch_lstm": one_digit(ratio[lstm])}
+
+
+def eager_rows(outputs: Path) -> pd.DataFrame:
+    """Return rows of dots(): fp16 AMP over TF32 in eager mode, at the usual and at larger batches.
+
+    The usual batch is of the reference's four hosts; the larger ones ran once, with at most 24 GiB.
+    """
+    usual = referred(outputs, "eager")
+    tables = read(outputs, "main/published")
+    more = bars_of(tables, tables.comparisons.index)
+    more = more[(more.way == "eager") & more.model.isin(BATCHES)]
+    more = more[more.run.str.contains("at most 24 GiB") & ~more.task.str.endswith("batch 32")]
+    found = pd.concat([usual, more], ignore_index=True)
+    found = found[(found.precision == FP16) & (found.baseline == "tf32")]
+    batch = found.task.str.rpartition(", ")[2]
+    idle = found.idle.map("GPU idles {:.0%}".format)
+    found = found.assign(
+        panel=found.model,
+        about="fp16 AMP over TF32, eager mode",
+        row=batch + ", " + idle,
+        ranged=found.low.isna() & (found.hosts > 1),
+        seconds=float("nan"),
+        takes="",
+    )
+    return drawn_as(found, list(BATCHES))
 
 
 def rows_of(bars: pd.DataFrame, model: str, precision: str) -> pd.DataFrame:
@@ -283,6 +366,8 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     reference = read(outputs, REFERENCE)
     pictures = {
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
+        "eager": lambda: dots(eager_rows(outputs)),
+        "lines": lambda: dots(copied.dot_rows(outputs)),
         "growth": lambda: charts_of(settings.growth_section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.quality_section(read(outputs, "main/quality-h100"))),
     }

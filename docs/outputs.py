@@ -56,8 +56,8 @@ def draw(folder: Path) -> None:
     """
     # --pages does without what it loads
     from docs.sheets import sheet_of
-    from mixed_precision_study import RUNNER_ENV
     from mixed_precision_study.runner.cli import report_command
+    from mixed_precision_study.store.variables import RUNNER_ENV
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}

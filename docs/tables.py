@@ -9,6 +9,7 @@ import argparse
 import inspect
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from itertools import groupby
@@ -20,7 +21,9 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "docs"))
+import copied  # noqa: E402
 import figures  # noqa: E402
+import quoted  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.judge.arms import compared  # noqa: E402
@@ -30,16 +33,20 @@ from mixed_precision_study.report.tables import quality_of, ratios_of  # noqa: E
 from mixed_precision_study.report.words import LIMITS  # noqa: E402
 from mixed_precision_study.store import record  # noqa: E402
 
+FIRST = "cifar_resnet.ipynb"  # what the README's badges open
 FIELDS = "mixed_precision_study/store/record.py"
 # what makes the columns of ratios.csv, and how their names begin there
 MAKERS = (
     *((ratios_of, ""), (paired_ratio, ""), (compared, "")),
     *((quality_difference, "quality_"), (quality_of, "quality_")),
 )
-INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
+INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->", re.DOTALL)
+# a comment of the lines to copy, which says what the line below it gained
+GAIN = re.compile(r"^( *# (TF32|channels_last|compile|bf16|fp16)\b[^:\n]*: ).*$", re.MULTILINE)
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 GITHUB = "https://github.com/"
 URLS = re.compile(r"^(# )?\[project\.urls\]\n(# )?Repository = .*\n", re.MULTILINE)
+TAG = f"v{__version__}"  # what the notebooks install where they find no code
 MEND = "run: python docs/tables.py"
 FOLDED = {
     "cellView": "form",
@@ -64,33 +71,52 @@ def set_repository(root, name):
     path.write_text(URLS.sub(lines, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def address_line(url):
-    """Return what the README says of its repository: state of the tests, pages of all reports,
-    how to get the code.
+def has_tag(root, tag):
+    """Return whether the repository of this folder has a tag."""
+    command = ["git", "-C", str(root), "rev-parse", "--quiet", "--verify", f"refs/tags/{tag}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def badge_line(url):
+    """Return the README's badges: state of the tests, one notebook on Colab and Kaggle, and the
+    pages of all reports.
     """
     if not url:
         return ""
     owner, name = url.removeprefix(GITHUB).split("/")
     tests = f"{url}/actions/workflows/tests.yml"
     return (
-        f"[![tests]({tests}/badge.svg)]({tests}) [All reports as "
-        f"pages](https://{owner.lower()}.github.io/{name}/). "
-        f"Get the code with `git clone {url}`, or with `pip install git+{url}` for your own model. "
+        f"[![tests]({tests}/badge.svg)]({tests}) {badge_pair(url, FIRST)} "
+        f"[All reports as pages](https://{owner.lower()}.github.io/{name}/)"
+    )
+
+
+def commands(url):
+    """Return the README's commands, which begin with the clone."""
+    address = url or "ADDRESS_OF_THIS_REPOSITORY"
+    lines = (
+        f"git clone {address} study && cd study",
+        "pip install -r requirements.txt -e .",
+        "python run_all.py",
+    )
+    return "\n".join(["```sh", *lines, "```"])
+
+
+def badge_pair(url, notebook):
+    """Return the two badges that open a notebook."""
+    path = url.removeprefix(GITHUB) + f"/blob/main/notebooks/{notebook}"
+    colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
+    open_in = f"{kaggle}/kernels/welcome?src={GITHUB}{path}"
+    return (
+        f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
+        f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({open_in})"
     )
 
 
 def badges(url, notebook):
     """Return the badge block of a notebook; it is empty where there is no address."""
-    if not url:
-        return "<!-- badges -->\n<!-- /badges -->"
-    path = url.removeprefix(GITHUB) + f"/blob/main/notebooks/{notebook}"
-    colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
-    line = (
-        f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
-        "[![Open in "
-        f"Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src={GITHUB}{path})"
-    )
-    return f"<!-- badges -->\n{line}\n<!-- /badges -->"
+    line = f"{badge_pair(url, notebook)}\n" if url else ""
+    return f"<!-- badges -->\n{line}<!-- /badges -->"
 
 
 def notebook_text(path, url):
@@ -113,7 +139,7 @@ def finder(url):
     text = (ROOT / "docs" / "finder.py").read_text(encoding="utf-8").rstrip("\n")
     if not url:
         return text
-    install = f'os.system(f"{{sys.executable}} -m pip install -q git+{url}@v{__version__}")'
+    install = f'os.system(f"{{sys.executable}} -m pip install -q git+{url}@{TAG}")'
     return re.sub(r"sys\.exit\(f?\"In a clone.*?\"\)", lambda _: install, text)
 
 
@@ -127,43 +153,66 @@ def stale_files(root):
     }
     for path, blocks in generated_blocks(root, url, [path.name for path in texts]).items():
         if path.exists():
-            now = path.read_text(encoding="utf-8")
-            texts[path] = with_blocks(
-                now, blocks, lambda: figures.numbers(outputs) | {"address": address_line(url)}
-            )
+            texts[path] = with_blocks(path.read_text(encoding="utf-8"), blocks)
+    for path in pages(root):
+        text = texts.get(path) or path.read_text(encoding="utf-8")
+        texts[path] = with_numbers(path, text, outputs)
     for path, text in texts.items():
         if path.read_text(encoding="utf-8") != text:
             yield path, text
 
 
-def with_blocks(text, blocks, numbers=dict):
+def pages(root):
+    """Return the pages that quote numbers: README, all docs, and the folders of results."""
+    below = [*(root / "docs").rglob("*.md"), *(root / "outputs").resolve().rglob("README.md")]
+    return [path for path in (root / "README.md", *sorted(below)) if path.exists()]
+
+
+def with_blocks(text, blocks):
     """Return a document with its generated parts made anew.
 
     blocks: {name: make} of the text between `<!-- name -->` and `<!-- /name -->`
-    numbers: returns {name: text} of what stands in a sentence, between <!--name--> and <!--/-->
     """
     for name, make in blocks.items():
         block = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.DOTALL)
         if block.search(text):
             made = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
             text = block.sub(lambda _, made=made: made, text)
-    if INLINE.search(text):
-        known = numbers()
-        text = INLINE.sub(lambda found: f"<!--{found[1]}-->{known[found[1]]}<!--/-->", text)
+    return text
+
+
+def with_numbers(path, text, outputs):
+    """Return a page with its numbers made anew: those in sentences, between <!--name--> and
+    <!--/-->, and those in comments of the lines to copy.
+
+    A page says by itself where a number is from (see quoted.py), or `figures` knows its name.
+    """
+    known = quoted.quoted(path, text, outputs)
+    if {found[1] for found in INLINE.finditer(text)} - known.keys():
+        known = figures.numbers(outputs) | known
+    text = INLINE.sub(lambda found: f"<!--{found[1]}-->{known[found[1]]}<!--/-->", text)
+    if GAIN.search(text):
+        gains = copied.gains(outputs)
+        text = GAIN.sub(lambda found: found[1] + gains[found[2].lower()], text)
     return text
 
 
 def generated_blocks(root, url, notebooks):
     """Return {document: {name of a block: what makes it}}."""
+    outputs, docs = (root / "outputs").resolve(), root / "docs"
     return {
-        root / "README.md": {"headline": lambda: figures.headline((root / "outputs").resolve())},
-        root / "docs" / "results.md": {},
-        root / "docs" / "running.md": {"badges": lambda: badge_list(url, notebooks)},
-        root / "docs" / "record.md": {
+        root / "README.md": {
+            "badges": lambda: badge_line(url),
+            "commands": lambda: commands(url),
+        },
+        docs / "results.md": {"headline": lambda: figures.headline(outputs)},
+        docs / "answers" / "which-lines-do-i-add.md": {"lines": lambda: copied.table_of(outputs)},
+        docs / "start.md": {"badges": lambda: badge_list(url, notebooks)},
+        docs / "contributors" / "record.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py"),
             "columns": columns_list,
         },
-        root / "docs" / "reliability.md": {
+        docs / "contributors" / "reliability.md": {
             "cases": lambda: cases_table(root / "tests" / "built_cases")
         },
     }
@@ -242,6 +291,11 @@ def main(arguments=None, root=ROOT):
     if given.repository:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", given.repository):
             parser.error("--repository takes OWNER/NAME, as in https://github.com/OWNER/NAME.")
+        if not has_tag(root, TAG):
+            parser.error(
+                f"There is no tag {TAG} yet, and the notebooks would install it. First run: "
+                f"git tag {TAG} && git push origin {TAG}"
+            )
         set_repository(root, given.repository)
     failed = False
     for path, text in stale_files(root):

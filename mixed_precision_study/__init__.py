@@ -10,21 +10,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from .store.variables import OF_A_RUN
+
 __version__ = "0.4.0"
 # when this process first asked for the package: where start-up times begin
 STARTED = time.perf_counter()
-
-RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
-OF_A_RUN = (  # environment variables that run_all.py sets for what it starts
-    RUNNER_ENV,
-    "MIXED_PRECISION_FOLDER",
-    "MIXED_PRECISION_PROGRESS",
-    "MIXED_PRECISION_CODE_HASH",
-    "MIXED_PRECISION_NOTEBOOK",
-    "MIXED_PRECISION_ORDER",
-    "MIXED_PRECISION_ABOUT",
-    "MIXED_PRECISION_PLANNED",
-)
 
 if os.environ.keys() & OF_A_RUN:
     # without psutil this process is none that run_all.py has started

@@ -17,11 +17,10 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 
-from . import RUNNER_ENV
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.memory_breakdown import read_memory_breakdown
@@ -39,16 +38,17 @@ from .parameters import (
     MAX_NUMBER,
     Diverged,
     Failed,
+    OfATraining,
     Unsupported,
     UserError,
     error_line,
     own_parameters,
+    planned_ways,
     shown_traceback,
 )
 from .store.record import (
     EXPLAINING,
     NOT_YET_EXPLAINED,
-    ORDER_ENV,
     RunRecord,
     given_study,
     new_record,
@@ -58,6 +58,7 @@ from .store.record import (
     utc_now,
     write_record,
 )
+from .store.variables import ORDER_ENV, RUNNER_ENV
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
 from .train.as_found import AsFound
@@ -80,14 +81,7 @@ EXPLAINED_STEPS = 20  # of a training that only serves an explanation; at most o
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-FOR_TRAINER = (
-    "execution",
-    "compile_mode",
-    "scaler",
-    "rounding",
-    "loss_scale",
-    "keep_batchnorm_fp32",
-)
+FOR_TRAINER = {*get_args(OfATraining)} - {"precisions", "channels_last", "cudnn_benchmark"}
 
 
 @dataclass
@@ -163,7 +157,8 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
         print(
             f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps."
         )
-    from torch import _dynamo  # noqa: F401, which the first optimizer imports, but its objects are to be frozen, too
+    # which the first optimizer imports, but its objects are to be frozen, too
+    from torch import _dynamo  # noqa: F401
 
     startup.lap("import")
     # later there may be trainings among the objects, which must be freed
@@ -271,10 +266,11 @@ class Experiment:
     def run(self) -> list[RunRecord]:
         """Train in every precision and return the records in the order of the precisions.
 
-        The trainings follow each other in a row of a Latin square, see measure/order.py. The first
-        repetition explains, but not before all is timed, because what explains a training may slow
-        the next one. A training that is alone is explained at once; several are explained with new
-        models that train a little.
+        The trainings follow each other in a row of a Latin square, see measure/order.py. Where
+        run_all.py has planned several ways for this process, they follow in the order in which
+        their study names them. The first repetition explains, but not before all is timed, because
+        what explains a training may slow the next one. A training that is alone is explained at
+        once; several are explained with new models that train a little.
         """
         if self.evaluate is not None and getattr(self.metric, "name", None) is None:
             raise UserError(
@@ -283,34 +279,57 @@ class Experiment:
         # what an earlier run of this cell or execution has left would count as data
         clear_workspaces()
         memory.release_memory(self.device)
-        settings = self.parameters
-        facts = self.facts()
-        records = {
-            name: new_record(self.name, {**vars(settings)}, name, facts)
-            for name in settings.precisions
-        }
-        if reason := refused(next(iter(records.values()))):
+        records = self.new_records()
+        if reason := refused(records[0]):
             raise UserError(f"no record of this could be read: {reason}.")
+        given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
+        for place, record in enumerate(self.in_order(records), int(os.environ.get(ORDER_ENV, 0))):
+            given.put_back()  # a counter of the loss begins anew, as the model does
+            record.order_in_comparison = place
+            record.runs_before_in_process = next(BEGUN)
+            guard = guarded(record, self.parameters.output_dir, self.device)
+            with self.as_in(record), guard, backends_as_found():
+                self.train_and_evaluate(record, record.precision)
+        for record in records:
+            if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
+                with self.as_in(record):
+                    self.explain_afterwards(record)
+                with suppress(RuntimeError):  # a lost device must not cost the records
+                    memory.release_memory(self.device)
+        return records
+
+    def new_records(self) -> list[RunRecord]:
+        """Return the record of each training of this process, way by way."""
+        facts = self.facts()
+        records = []
+        for way in planned_ways():
+            settings = vars(self.parameters) | way
+            records += [
+                new_record(self.name, settings, name, facts, way) for name in settings["precisions"]
+            ]
+        return records
+
+    def in_order(self, records: list[RunRecord]) -> list[RunRecord]:
+        """Return the records in the order in which they are trained."""
+        if len(planned_ways()) > 1:
+            return records
+        settings = self.parameters
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
-        given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
-        # or it gives up
-        with torch._dynamo.config.patch(
-            fail_on_recompile_limit_hit="compile" in settings.execution
-        ):
-            for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
-                given.put_back()  # a counter of the loss begins anew, as the model does
-                record = records[precision]
-                record.order_in_comparison = place
-                record.runs_before_in_process = next(BEGUN)
-                with guarded(record, settings.output_dir, self.device), backends_as_found():
-                    self.train_and_evaluate(record, precision)
-            for record in records.values():
-                if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
-                    self.explain_afterwards(record)
-                    with suppress(RuntimeError):  # a lost device must not cost the records
-                        memory.release_memory(self.device)
-        return list(records.values())
+        return sorted(records, key=lambda record: order.index(record.precision))
+
+    @contextmanager
+    def as_in(self, record: RunRecord) -> Iterator[None]:
+        """Give the parameters, within the block, the values that they have in a record."""
+        before = {**vars(self.parameters)}
+        vars(self.parameters).update(record.settings)
+        # or Dynamo gives up
+        compiles = "compile" in str(record.settings["execution"])
+        try:
+            with torch._dynamo.config.patch(fail_on_recompile_limit_hit=compiles):
+                yield
+        finally:
+            vars(self.parameters).update(before)
 
     def facts(self) -> dict:
         """Return the fields of a record that are known before a run."""
@@ -394,7 +413,7 @@ class Experiment:
                 "of the others"
             )
             leave_unexplained(record, why)
-        elif len(self.parameters.precisions) > 1:
+        elif len(self.parameters.precisions) * len(planned_ways()) > 1:
             leave_unexplained(record, NOT_YET_EXPLAINED if self.device.type == "cuda" else "no GPU")
         else:
             measured = record.model_copy(deep=True)
@@ -414,7 +433,7 @@ class Experiment:
         matmul: Any = torch.backends.cuda.matmul
         matmul.allow_fp16_accumulation = False  # PyTorch's default
         record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
-        allow_search(several_shapes=bool(data.shapes))
+        allow_search(wanted=settings.cudnn_benchmark and not data.shapes)
         size = record.batch_size_used or settings.batch_size
         if size == "max":
             size = largest_batch(

@@ -190,35 +190,41 @@ def compare(
         eval_batches,
         settings[0].max_steps,
         parameters.get("batch_size"),
-        any("cuda_graph" in one.execution for one in settings),
+        any("cuda_graph" in chosen.execution for chosen in settings),
         settings[0].accumulate,
     )
     data.used, data.seed, data.device = name, settings[0].seed, gpu.device
     data.title = None if settings[0].dataset == "own" else settings[0].dataset
     identity = identity_of_first(new_model, functions, data)
     records: list[RunRecord] = []
-    for one in settings:
-        one.batch_size, one.max_steps = data.size, settings[0].max_steps
-        records += Experiment(
+    for chosen in settings:
+        chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
+        made = Experiment(
             name,
-            one,
+            chosen,
             data,
             new_model,
             loss,
             evaluate,
             metric,
-            training_step=training_step or functools.partial(usual_step, clip=one.clip or None),
+            training_step=training_step or functools.partial(usual_step, clip=chosen.clip or None),
             make_optimizer=make_optimizer,
             schedule=schedule,
             gpu=gpu,
             identity=identity,
         ).run()
-        results.show(records[-len(one.precisions) :])
+        results.show(made)
+        records += made
     say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
+    check_records(records)
+    return records
+
+
+def check_records(records: list[RunRecord]) -> None:
+    """Raise UserError where every training failed, but not where none is supported."""
     reasons = [record.reason for record in records if record.status == "failed"]
     if reasons and {record.status for record in records} <= {"failed", "unsupported"}:
         raise UserError(f"every training failed, the first with {reasons[0]}")
-    return records
 
 
 def say_what_comes_next(records: list[RunRecord], folder: str) -> None:
@@ -272,10 +278,14 @@ def arguments_of(what: str, function: Any) -> list[str]:
         arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise UserError(
-            f"{what} is {kind_of(function)}; it must be a function written in Python, and"
-            " help(compare) says what it takes and returns."
+            f"{what} is {type_in_words(function)}; it must be a function written in Python,"
+            " and help(compare) says what it takes and returns."
         ) from None
-    return [one.name for one in arguments if one.default is one.empty or one.name == "hidden"]
+    return [
+        argument.name
+        for argument in arguments
+        if argument.default is argument.empty or argument.name == "hidden"
+    ]
 
 
 def loss_of(compute_loss: Callable) -> Callable:
@@ -298,16 +308,17 @@ def loss_of(compute_loss: Callable) -> Callable:
         is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
-                f"compute_loss returned {kind_of(returned)}; it must return the mean loss, a scalar"
-                " tensor that depends on the model, or (loss, hidden) where it takes `hidden`, so"
-                " add several losses up, and take the .loss of a model's output."
+                f"compute_loss returned {type_in_words(returned)}; it must return the mean loss,"
+                " a scalar tensor that depends on the model, or (loss, hidden)"
+                " where it takes `hidden`, so add several losses up,"
+                " and take the .loss of a model's output."
             )
         return pair
 
     return loss_and_hidden
 
 
-def kind_of(value: Any) -> str:
+def type_in_words(value: Any) -> str:
     """Return what a value is, in a few words."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
@@ -322,7 +333,7 @@ def new_models(make_model: Callable) -> Callable:
         model = make_model()
         if not isinstance(model, torch.nn.Module) or model in made:
             raise UserError(
-                f"make_model returned {kind_of(model)}; it must return a torch.nn.Module,"
+                f"make_model returned {type_in_words(model)}; it must return a torch.nn.Module,"
                 " and never one twice."
             )
         made.add(model)
@@ -374,14 +385,12 @@ def check_optimizer(optimizer: Any, usual: bool) -> None:
     kind = type(optimizer).__name__
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
         raise UserError(
-            f"make_optimizer returned a {kind}; it must return one optimizer. A loop "
-            "with two, as of a GAN, has no"
-            " single step to compare: use diagnose() on it."
+            f"make_optimizer returned a {kind}; it must return one optimizer. A loop with two,"
+            " as of a GAN, has no single step to compare: use diagnose() on it."
         )
     needs_closure = "closure" in arguments_of("the optimizer's step", optimizer.step)
     if usual and (needs_closure or not hasattr(optimizer, "_optimizer_step_post_hooks")):
         raise UserError(
-            f"{kind} wants a closure in its step or lacks the hooks of "
-            "torch.optim.Optimizer, so take the step"
-            " yourself, in training_step=."
+            f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer,"
+            " so take the step yourself, in training_step=."
         )

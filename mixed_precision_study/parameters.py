@@ -33,12 +33,25 @@ from pydantic import (
 )
 
 from .measure.packages import UserError as UserError  # which needs no package
+from .store.variables import PLANNED_ENV
 
 Precision = Literal[
     "fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"
 ]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
+# what an Experiment reads anew for each training, so one process can train several values
+OfATraining = Literal[
+    "precisions",
+    "channels_last",
+    "execution",
+    "compile_mode",
+    "cudnn_benchmark",
+    "scaler",
+    "rounding",
+    "loss_scale",
+    "keep_batchnorm_fp32",
+]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {
     "default": {},
@@ -47,7 +60,6 @@ COMPILE_MODES: dict[str, dict] = {
     },
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
 }
-PLANNED_ENV = "MIXED_PRECISION_PLANNED"  # environment variable from run_all.py: see planned()
 NEAR = 0.9  # from this likeness to a common parameter on, a name is taken for a slip
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
 
@@ -126,6 +138,8 @@ class Common(Parameters):
     """folder for the run records"""
     compile_mode: CompileMode = "default"
     """coordinate-descent, max-autotune-no-cudagraphs"""
+    cudnn_benchmark: bool = True
+    """cuDNN times its algorithms at each new shape; PyTorch does not by default"""
     scaler: Literal["pytorch", "device"] = "pytorch"
     """or "device": no step waits to read about overflows"""
     rounding: Literal["nearest", "stochastic"] = "nearest"
@@ -152,10 +166,10 @@ def timm_models() -> list[str]:
     """Return the models of timm by its source, because loading it takes many seconds; nothing
     where there is none.
     """
-    found = find_spec("timm")
-    if found is None:
+    package = find_spec("timm")
+    if package is None:
         return []
-    paths = Path(str(found.origin)).parent.glob("models/*.py")
+    paths = Path(str(package.origin)).parent.glob("models/*.py")
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     return re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
 
@@ -198,23 +212,23 @@ def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
     None, and so are all values of a cell with a magic, which is not plain Python and assigns
     nothing.
     """
-    found: dict[str, tuple] = {}
+    values: dict[str, tuple] = {}
     with suppress(SyntaxError):
         tree, lines = ast.parse(source), source.splitlines()
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found[node.id] = None, ""
+                values[node.id] = None, ""
         for line in tree.body:
             match line:
                 case ast.AnnAssign(target=ast.Name(id=name)):
-                    found[name] = line.value, ast.unparse(line.annotation).strip("'")
+                    values[name] = line.value, ast.unparse(line.annotation).strip("'")
                 case ast.Assign(targets=[ast.Name(id=name)], end_lineno=int(end)):
                     comment = re.search(r"#\s*type:\s*(\S+)", lines[end - 1])
-                    found[name] = line.value, comment[1] if comment else ""
-    return found
+                    values[name] = line.value, comment[1] if comment else ""
+    return values
 
 
-def kind_of(annotation: str, common: Any, value: Any) -> Any:
+def parameter_type(annotation: str, common: Any, value: Any) -> Any:
     """Return the type of a parameter by its annotation, else by its `common` declaration, else
     by its value.
     """
@@ -247,10 +261,13 @@ def declared_by(
             raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
         if name.startswith("_") or hasattr(BaseModel, name):
             raise UserError(
-                f"{notebook} cannot have a parameter {name}, because pydantic needs that "
-                "name; rename it."
+                f"{notebook} cannot have a parameter {name}, because pydantic needs that name;"
+                " rename it."
             )
-        fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
+        fields[name] = (
+            parameter_type(annotations.get(name, ""), base.model_fields.get(name), value),
+            value,
+        )
     return create_model("Declared", __base__=base, **fields)
 
 
@@ -280,12 +297,20 @@ class Planned(BaseModel):
     parameters: dict[str, Any]  # all of them
     # names of those that the parameters cell, the study, -p or run_all.py itself sets
     given: list[str]
+    # which parameters are other ones in each way that this process trains, one way after the other
+    ways: list[dict[str, Any]] = [{}]
 
 
 def planned() -> Planned | None:
     """Return what run_all.py has planned for this process, or None in a notebook run by hand."""
     text = os.environ.get(PLANNED_ENV)
     return Planned.model_validate_json(text) if text else None
+
+
+def planned_ways() -> list[dict[str, Any]]:
+    """Return the ways that this process trains, each as the parameters that are other ones in it."""
+    plan = planned()
+    return plan.ways if plan else [{}]
 
 
 def check_parameters(notebook: str, namespace: dict) -> Any:
@@ -308,8 +333,8 @@ def check_parameters(notebook: str, namespace: dict) -> Any:
         )
     names = assignments(source).keys()
     values = {name: namespace[name] for name in (*names, *added) if name in namespace}
-    own = {name: values[name] for name in names if name in values}
-    settings = checked(notebook, values, declared_by(notebook, source, own))
+    defaults = {name: values[name] for name in names if name in values}
+    settings = checked(notebook, values, declared_by(notebook, source, defaults))
     if plan := planned():
         check_plan(plan, vars(settings))
     return writable(settings)
@@ -322,8 +347,9 @@ def check_plan(plan: Planned, given: dict) -> None:
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
             raise UserError(
-                f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts"
-                f" it; assign {key} in the parameters cell and pass {key}={key}."
+                f"run_all.py has planned {plan.parameters[key]!r},"
+                f" and {key}={value!r} contradicts it;"
+                f" assign {key} in the parameters cell and pass {key}={key}."
             )
 
 
@@ -358,7 +384,8 @@ def writable(settings: Any) -> Any:
 ADDED = "# Parameters\n"  # the first line of the cell that papermill adds
 # escape sequences with a text, others, then control letters and those that turn a line round
 NOT_SHOWN = re.compile(
-    r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
+    r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
@@ -406,7 +433,7 @@ def error_line(error: BaseException) -> str:
 def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
     """Return the names that are most like `name`, or begin with it."""
     near = difflib.get_close_matches(name, names, count)
-    return near or [one for one in names if one.startswith(name)][:count]
+    return near or [word for word in names if word.startswith(name)][:count]
 
 
 def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
@@ -432,7 +459,11 @@ def said_of(
         return f"{what} has no parameter {name}; {did_you_mean(str(name), sorted(known))}"
     if first["type"] == "missing":
         return f"{what} lacks {name}."
-    wanted = [one["msg"] for one in errors if name in one["loc"] and one["input"] is first["input"]]
+    wanted = [
+        problem["msg"]
+        for problem in errors
+        if name in problem["loc"] and problem["input"] is first["input"]
+    ]
     words = re.sub(r"\b[A-Z]\w+ should", "it must", " or ".join(dict.fromkeys(wanted)))
     verb = "holds" if any(isinstance(part, int) for part in place) else "is"
     return f"{name} {verb} {reprlib.repr(first['input'])}; {words}."

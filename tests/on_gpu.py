@@ -1,9 +1,8 @@
 """Run every test that needs a GPU: first, at the same time, those that can share it, then those
 that need it alone.
 
-    python tests/on_gpu.py                              # with any options of pytest, such as -k
-    "fp8 or adamw" python tests/on_gpu.py --write docs/gpu_tests.md    # also write the table of
-    numbers, seconds and versions
+    python tests/on_gpu.py     # with any options of pytest, such as -k "fp8 or adamw"
+    python tests/on_gpu.py --write docs/contributors/gpu_tests.md    # also write the table
 
 The tests that share the GPU compile and train in several processes, because most of their time
 passes on the host. The others measure time, fill the GPU's memory or look at the whole GPU, so they
@@ -86,8 +85,8 @@ def main():
         parser.error("PyTorch sees no GPU here, and each of these tests needs one.")
     status = 0
     page = (
-        "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` "
-        "wrote this page. "
+        "# The tests that need a GPU\n\n"
+        "`python tests/on_gpu.py --write docs/contributors/gpu_tests.md` wrote this page. "
     )
     page += (
         f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds "

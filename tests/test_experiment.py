@@ -15,7 +15,7 @@ import pytest
 import torch
 from small_training import CPU, make_record
 
-from mixed_precision_study import RUNNER_ENV, experiment
+from mixed_precision_study import experiment
 from mixed_precision_study.experiment import (
     NOT_ABOUT_INFERENCE,
     Experiment,
@@ -25,10 +25,18 @@ from mixed_precision_study.experiment import (
     explain,
     guarded,
 )
-from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
+from mixed_precision_study.parameters import (
+    PLANNED_ENV,
+    Diverged,
+    Unsupported,
+    UserError,
+    error_line,
+    own_parameters,
+)
 from mixed_precision_study.store import record as records
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import NOT_YET_EXPLAINED, STUDY_ENV
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED
+from mixed_precision_study.store.variables import RUNNER_ENV, STUDY_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")
@@ -236,6 +244,27 @@ def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatc
         rows.append(trained)
     assert sorted(rows[0]) == sorted(rows[1]) == sorted(names) and rows[0] != rows[1]
     assert [number - before[0] for number in before] == list(range(8))
+
+
+def test_one_process_trains_all_ways_that_are_planned(monkeypatch):
+    """The parameters are those of the way while it trains, and afterwards what they were."""
+    way = {"scaler": "device", "precisions": ["amp_bf16"]}
+    parameters = {**vars(own_parameters("points", {**GIVEN, "precisions": ["amp_bf16", "fp32"]}))}
+    planned = {"parameters": parameters, "given": ["precisions"], "ways": [{}, way]}
+    monkeypatch.setenv(PLANNED_ENV, json.dumps(planned))
+    made = make_experiment(parameters={"precisions": ["amp_bf16", "fp32"]})
+    seen = []
+    make_trainer = made.make_trainer
+    made.make_trainer = lambda precision: (
+        seen.append((precision, made.parameters.scaler)) or make_trainer(precision)
+    )
+    found = made.run()
+    expected = [("amp_bf16", "pytorch"), ("fp32", "pytorch"), ("amp_bf16", "device")]
+    assert seen == [(one.precision, one.settings["scaler"]) for one in found] == expected
+    assert [one.order_in_comparison for one in found] == [0, 1, 2]
+    assert {one.status for one in found} == {"ok"} and made.parameters.scaler == "pytorch"
+    assert found[2].run_id == records.run_id_of("points", parameters | way, "amp_bf16")
+    assert {path.stem for path in Path("outputs").glob("*.json")} == {one.run_id for one in found}
 
 
 def make_drawing_model():

@@ -42,7 +42,8 @@ from mixed_precision_study.measure.nvml import MIB
 from mixed_precision_study.measure.preflight import clear_workspaces
 from mixed_precision_study.measure.timing import summarise_times
 from mixed_precision_study.parameters import Unsupported
-from mixed_precision_study.store.record import STUDY_ENV, new_record
+from mixed_precision_study.store.record import new_record
+from mixed_precision_study.store.variables import STUDY_ENV
 from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled

@@ -14,11 +14,12 @@ PACKAGE = ROOT / NAME
 JUDGING = {"judge", "report", "runner"}
 BASE = {"parameters", "store"}
 RULES = {  # module or room: all that it may import of the package
-    "measure.packages": set(),
-    "parameters": {"measure.packages"},
+    "store.variables": set(),
+    "measure.packages": {"store.variables"},
+    "parameters": {"measure.packages", "store.variables"},
     "store.files": set(),
-    "store.commit": {"store.files"},
-    "store.record": {"parameters", "store.commit", "store.files"},
+    "store.commit": {"store.files", "store.variables"},
+    "store.record": {"parameters", "store.commit", "store.files", "store.variables"},
     "store": {"parameters", "store"},
     "measure.order": set(),
     "measure": BASE | {"measure"},
@@ -36,9 +37,11 @@ RULES = {  # module or room: all that it may import of the package
         "judge.axis",
         "judge.conditions",
         "judge.ratios",
+        "judge.verdict",
         "measure.nvml",
         "measure.order",
         "report.files",
+        "report.tables",
         "report.words",
         "runner",
         "tasks.data_files",

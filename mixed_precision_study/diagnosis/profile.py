@@ -17,6 +17,7 @@ from torch.profiler import profile
 
 from ..explain.profile import read_kernels
 from ..measure.timing import synchronize
+from ..store.variables import CUPTI_ENV
 from .flops import dtype_of, flops_of, is_product
 from .mistakes import Diagnosis
 
@@ -45,15 +46,15 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     """Profile the steps in the block, and fill in what they showed."""
     # PyTorch would take the place of the user's own profile function
     stacks = seen.device == "cuda" and sys.getprofile() is None
-    is_set = "TEARDOWN_CUPTI" in os.environ
+    is_set = CUPTI_ENV in os.environ
     # or CUPTI slows all later launches (pytorch issue 144455)
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    os.environ.setdefault(CUPTI_ENV, "1")
     synchronize(torch.device(seen.device))
     with profile(record_shapes=True, with_stack=stacks, acc_events=True) as profiler:
         yield
         synchronize(torch.device(seen.device))
     if not is_set:
-        os.environ.pop("TEARDOWN_CUPTI", None)
+        os.environ.pop(CUPTI_ENV, None)
     results = profiler.profiler.kineto_results
     events = sorted(results.events(), key=lambda event: event.start_ns())
     on_host = [event for event in events if "CUDA" not in str(event.device_type())]

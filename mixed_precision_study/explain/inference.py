@@ -88,19 +88,16 @@ def measure_inference(
                 release_memory(device)
                 reset_peaks(device)
                 with cudnn_flags(**UNSEARCHED):
-                    latency = [
-                        1000 * part
-                        for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)
-                    ]
+                    alone = seconds_of(lambda: infer(trainer.model, batch, 1), device)
                 seconds, *_ = seconds_of(
                     lambda: infer(trainer.model, batch, count), device, at_least=3
                 )
-            (
-                record.inference_latency_ms,
-                record.inference_latency_ms_p10,
-                record.inference_latency_ms_p90,
-            ) = latency
-            record.inference_samples_per_second = count / seconds
+            record.fill(
+                inference_latency_ms=1000 * alone[0],
+                inference_latency_ms_p10=1000 * alone[1],
+                inference_latency_ms_p90=1000 * alone[2],
+                inference_samples_per_second=count / seconds,
+            )
             if device.type == "cuda":
                 weights = [*trainer.network.parameters(), *trainer.network.buffers()]
                 # data, gradients, optimizer, graph

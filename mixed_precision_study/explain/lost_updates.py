@@ -16,10 +16,9 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
     """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its
     weights.
     """
-    groups = [
-        {**one, "params": [copies[weight] for weight in one["params"]]}
-        for one in optimizer.param_groups
-    ]
+    groups = []
+    for group in optimizer.param_groups:
+        groups.append({**group, "params": [copies[weight] for weight in group["params"]]})
     if isinstance(optimizer, DeviceOptimizer):
         copy = object.__new__(type(optimizer))
         copy.__dict__.update(vars(optimizer), param_groups=groups, stochastic=False)

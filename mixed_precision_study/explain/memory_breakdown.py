@@ -83,16 +83,15 @@ def read_memory_breakdown(record: RunRecord, trainer: "Trainer", batches: Iterat
     with watched_memory(trainer) as seen:
         trainer.eager_step(batch)
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
-    record.ledger_parameters_mib = (
-        bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
+    weights = [*trainer.network.parameters(), *trainer.network.buffers()]
+    record.fill(
+        ledger_parameters_mib=bytes_of(weights) / MIB,
+        ledger_masters_mib=bytes_of({*trainer.masters} - {*trainer.weights}) / MIB,
+        ledger_optimizer_mib=bytes_of(filter(torch.is_tensor, state)) / MIB,
+        ledger_gradients_mib=seen.gradients_at_peak / MIB,
+        saved_activations_mib=seen.saved_activations / MIB,
+        ledger_data_mib=record.data_on_device_mib,
     )
-    record.ledger_masters_mib = bytes_of({*trainer.masters} - {*trainer.weights}) / MIB
-    record.ledger_optimizer_mib = (
-        bytes_of(value for value in state if isinstance(value, torch.Tensor)) / MIB
-    )
-    record.ledger_gradients_mib = seen.gradients_at_peak / MIB
-    record.saved_activations_mib = seen.saved_activations / MIB
-    record.ledger_data_mib = record.data_on_device_mib
     close_memory_breakdown(record)
 
 

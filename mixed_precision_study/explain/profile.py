@@ -15,6 +15,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from ..measure.timing import synchronize
 from ..store.record import RunRecord
+from ..store.variables import CUPTI_ENV
 
 if TYPE_CHECKING:
     from ..train.step import Trainer
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 # by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels; the first match counts
 KERNEL_FAMILIES = {
     "copy": r"^Mem(cpy|set)|CatArrayBatched|float(16|8)_copy|direct_copy",
-    "layout change": r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|convertTensor|scalePackedTensor|tensorTransform",
+    "layout change": r"nchwToNhwc|nhwc(ToNchw|AddPadding)|convertTensor"
+    r"|scalePackedTensor|tensorTransform",
     "optimizer": r"multi_tensor_apply|lpnorm_cleanup|amp_(update_scale|non_finite)",
     "depthwise convolution": r"depthwise|grouped_direct|_c1_k1_|shmem_tiling",
     "normalisation": r"batch_?norm|\bbn_|layer_?norm|group_?norm|GammaBeta|RowwiseMoments",
     "attention": r"fmha|flash|sdpa|attention|compute_dot_do_o|convert_dq",
     "fp8 matmul": r"float_e[45]m[23]|gemm_e[45]m[23]|nvjet_(sm\d+_)?[qr]{2}|triton_tem\w*scaled_mm",
-    "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|winograd|fft\dd|gemm_cf32|precompute_indices|[s\d]cudnn_",
+    "convolution": r"conv(?!ert)|fprop|[dw]grad|winograd|fft\dd|gemm_cf32"
+    r"|precompute_indices|[s\d]cudnn_",
     "matmul": r"gemm|gemv|nvjet|cutlass|splitKreduce|cublasLt|triton_tem",
     "recurrent cell": r"RNN|LSTM|GRU",
     "softmax and loss": r"soft_?max|nll_loss|cross_entropy",
@@ -39,8 +42,9 @@ KERNEL_FAMILIES = {
 }
 # instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
 TENSOR_CORE_KERNELS = (
-    r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
-    r"|float_e[45]m[23]_t|gemm_e[45]m[23]|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
+    r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884"
+    r"|hmma|wgmma|warpgroupsize|nvjet|float_e[45]m[23]_t|gemm_e[45]m[23]"
+    r"|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
 )
 FP16_KERNELS = (
     r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?16_s\d|_h(884|1688|16816)"
@@ -102,7 +106,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
     from torch.profiler import ProfilerActivity, profile
 
     # or CUPTI slows all later launches: pytorch/pytorch issue 144455
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    os.environ.setdefault(CUPTI_ENV, "1")
     given = list(itertools.islice(batches, steps))
     hidden = None
     synchronize(trainer.device)
@@ -170,17 +174,26 @@ def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
     if operation in MATMULS:
         matrices = [tensor for tensor in tensors if tensor.dim() in (2, 3)]
         return any(max(matrix.stride()[-2:]) % 8 for matrix in matrices)
-    kernels = (
-        [tensor for tensor in tensors if tensor.dim() == 4]
-        if "convolution" in str(operation)
-        else []
-    )
-    weights = kernels[-1:] or [tensor for tensor in tensors if tensor.dim() == 2]
+    weights = weights_of(operation, tensors)
     return any(size % 8 for weight in weights for size in weight.shape[:2] if size > 1)
+
+
+def weights_of(operation: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the kernel of a convolution, or else the matrices."""
+    if "convolution" in str(operation):
+        kernels = [tensor for tensor in tensors if tensor.dim() == 4]
+        if kernels:
+            return kernels[-1:]
+    return [tensor for tensor in tensors if tensor.dim() == 2]
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def returns_view(operation: Any) -> bool:
+    aliases = [value.alias_info for value in operation._schema.returns]
+    return any(alias and not alias.is_write for alias in aliases)
 
 
 class WorkCounter(TorchDispatchMode):
@@ -203,10 +216,7 @@ class WorkCounter(TorchDispatchMode):
             self.flops += flops
             if flops and misaligned(packet, inputs):
                 self.misaligned_flops += flops
-        is_view = any(
-            one.alias_info and not one.alias_info.is_write for one in operation._schema.returns
-        )
-        if not is_view and "empty" not in str(packet):
+        if not returns_view(operation) and "empty" not in str(packet):
             self.bytes += sum(tensor.nbytes for tensor in inputs + outputs)
         return result
 

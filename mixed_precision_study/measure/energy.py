@@ -31,13 +31,19 @@ def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
         yield
         ended = time.perf_counter()
         after = gpu.ask("TotalEnergyConsumption")
-    counted = before is not None and after is not None and after > before
     within = [sample for sample in samples if began <= sample["seconds"] <= ended]
-    joules = (after - before) / 1000 if counted else None
+    joules = joules_between(before, after)
     record.card_samples_all.append({"seconds": ended - began, "joules": joules, "samples": within})
     limit = gpu.ask("EnforcedPowerLimit")  # milliwatts
     record.power_watts_limit = limit and limit / 1000
     record.sm_clock_mhz_max = gpu.ask("MaxClockInfo", 1)
+
+
+def joules_between(before: int | None, after: int | None) -> float | None:
+    """Return the joules between two readings of a counter, or None where it did not count."""
+    if before is None or after is None or after <= before:
+        return None
+    return (after - before) / 1000
 
 
 def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
@@ -59,22 +65,31 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
     clocks = known("mhz")
     record.sm_clock_mhz_median = statistics.median(clocks) if clocks else None
     record.temperature_celsius_max = max(known("celsius"), default=None)
-    slow = 0.98 * (record.sm_clock_mhz_max or 0)  # below it, a clock that was set is a reason, too
-    reasons = [
-        sample["bits"] & (-1 if sample["mhz"] is not None and sample["mhz"] < slow else ~CLOCKS_SET)
-        for sample in samples
-        if sample["bits"] is not None
-    ]
-    if reasons:
-        shares = {
-            name: sum(bool(bits & bit) for bits in reasons) / len(reasons)
-            for bit, name in THROTTLES.items()
-        }
-        record.throttle_fractions = [[name, share] for name, share in shares.items() if share]
-        record.throttled = any(share >= DISTURBED for share in shares.values())
-    others = [others_of(pids, own_is_there=True) for pids in known("pids")]
-    counts = [count for count in others if count is not None]
-    record.gpu_shared = any(counts) if counts else None
+    summarise_throttling(record, samples)
+    others = {others_of(pids, own_is_there=True) for pids in known("pids")} - {None}
+    record.gpu_shared = any(others) if others else None
+
+
+def summarise_throttling(record: RunRecord, samples: list[dict]) -> None:
+    """Fill in the share of samples in which the clock was held back for each reason."""
+    slow = 0.98 * (record.sm_clock_mhz_max or 0)
+    reasons = [reasons_in(sample, slow) for sample in samples if sample["bits"] is not None]
+    if not reasons:
+        return
+    shares = {}
+    for bit, name in THROTTLES.items():
+        if share := sum(bool(bits & bit) for bits in reasons) / len(reasons):
+            shares[name] = share
+    record.throttle_fractions = [list(share) for share in shares.items()]
+    record.throttled = any(share >= DISTURBED for share in shares.values())
+
+
+def reasons_in(sample: dict, slow: float) -> int:
+    """Return the reasons that NVML gave, less that of a clock that was set and is not `slow`."""
+    clock = sample["mhz"]
+    if clock is not None and clock < slow:
+        return sample["bits"]
+    return sample["bits"] & ~CLOCKS_SET
 
 
 def summarise_energy(record: RunRecord, samples_trained: int) -> None:
@@ -87,7 +102,10 @@ def summarise_energy(record: RunRecord, samples_trained: int) -> None:
     if short := too_short_for_energy(seconds):
         record.energy_reason = short
         return
-    record.energy_source = "counter"
-    record.energy_joules = sum(part["joules"] for part in parts)
-    record.joules_per_1000_samples = 1000 * record.energy_joules / samples_trained
-    record.power_watts_mean = record.energy_joules / seconds
+    joules = sum(part["joules"] for part in parts)
+    record.fill(
+        energy_source="counter",
+        energy_joules=joules,
+        joules_per_1000_samples=1000 * joules / samples_trained,
+        power_watts_mean=joules / seconds,
+    )

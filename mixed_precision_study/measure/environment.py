@@ -15,10 +15,11 @@ from typing import Any
 
 import psutil
 
-from .. import RUNNER_ENV, __version__
+from .. import __version__
 from ..parameters import UserError
 from ..store.commit import suite_commit
 from ..store.record import RunRecord
+from ..store.variables import GPUS_ENV, RUNNER_ENV
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
 
 
@@ -40,23 +41,23 @@ def choose_device() -> Any:
         remember_gpus()
     # AMD says cuda
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    given = os.environ.get(GPUS_ENV)
     if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
         raise UserError(
-            f"run_all.py gave this run {given}, but PyTorch cannot use it; run "
-            "nvidia-smi and look why."
+            f"run_all.py gave this run {given}, but PyTorch cannot use it;"
+            " run nvidia-smi and look why."
         )
     if device.type == "cuda":
         print(
-            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the "
-            "first is used."
+            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s);"
+            " the first is used."
         )
     else:
         print(
-            "No GPU: everything runs on the CPU. That checks the installation; the "
-            "timings mean nothing. To get a GPU,"
-            " on Colab choose Runtime > Change runtime type > T4 GPU; on Kaggle choose "
-            "Settings > Accelerator;"
+            "No GPU: everything runs on the CPU. That checks the installation;"
+            " the timings mean nothing. To get a GPU,"
+            " on Colab choose Runtime > Change runtime type > T4 GPU;"
+            " on Kaggle choose Settings > Accelerator;"
             " elsewhere install a driver and a CUDA build of PyTorch."
         )
     return device
@@ -66,8 +67,8 @@ def cpu_model() -> str | None:
     """Return the name of the host's CPU, or None where the system does not tell it."""
     with suppress(OSError):
         told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^(?:model name|Model)[ \t]*:[ \t]*(\S.*?)\s*$", told, re.MULTILINE):
-            return found[1]
+        if model := re.search(r"^(?:model name|Model)[ \t]*:[ \t]*(\S.*?)\s*$", told, re.MULTILINE):
+            return model[1]
     return platform.processor() or platform.machine() or None
 
 
@@ -99,31 +100,35 @@ def describe_environment(record: RunRecord, device: Any) -> None:
     """Fill in the device, the versions and the host."""
     import torch
 
-    record.device_type = device.type
-    record.torch_version = torch.__version__
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):  # a container may allow fewer cores than there are
+        cores = len(os.sched_getaffinity(0))
     with suppress(PackageNotFoundError):  # language models do without it
         record.timm_version = version("timm")
-    record.python_version = platform.python_version()
-    record.host_platform = platform.platform(terse=True)
-    # A container may allow fewer cores than there are, but not every system says so.
-    record.host_cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    record.fill(
+        device_type=device.type,
+        torch_version=torch.__version__,
+        python_version=platform.python_version(),
+        host_platform=platform.platform(terse=True),
+        host_cores=cores,
+        host_threads=torch.get_num_threads(),
+        host_cpu=cpu_model(),
+        host_id=host_identity(),
+        process_id=process_identity(),
+        package_version=__version__,
+        commit=suite_commit(),
     )
-    record.host_threads = torch.get_num_threads()
-    record.host_cpu = cpu_model()
-    record.host_id = host_identity()
-    record.process_id = process_identity()
-    record.package_version = __version__
-    record.commit = suite_commit()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        record.gpu_name = properties.name
-        record.gpu_uuid = str(properties.uuid)
-        record.compute_capability = f"{properties.major}.{properties.minor}"
-        record.cuda_version = torch.version.cuda
-        record.cudnn_version = str(torch.backends.cudnn.version())
-        gpu = NvmlGpu(record.gpu_uuid)
-        record.driver_version = gpu.answer("SystemGetDriverVersion")
-        record.application_clock_mhz = gpu.ask("ApplicationsClock", 0)  # 0: the graphics clock
-        record.application_clock_mhz_default = gpu.ask("DefaultApplicationsClock", 0)
-        record.device_total_mib = properties.total_memory / MIB
+        gpu = NvmlGpu(str(properties.uuid))
+        record.fill(
+            gpu_name=properties.name,
+            gpu_uuid=str(properties.uuid),
+            compute_capability=f"{properties.major}.{properties.minor}",
+            cuda_version=torch.version.cuda,
+            cudnn_version=str(torch.backends.cudnn.version()),
+            driver_version=gpu.answer("SystemGetDriverVersion"),
+            application_clock_mhz=gpu.ask("ApplicationsClock", 0),  # 0: the graphics clock
+            application_clock_mhz_default=gpu.ask("DefaultApplicationsClock", 0),
+            device_total_mib=properties.total_memory / MIB,
+        )

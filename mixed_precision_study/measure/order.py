@@ -16,6 +16,6 @@ def in_turn(items: Sequence, key: str, repetition: int) -> list:
     """
     count = len(items)
     shuffled = list(items)
-    random.Random(key).shuffle(shuffled)  # noqa: S311 - no secret; of a text it is the same everywhere
+    random.Random(key).shuffle(shuffled)  # noqa: S311  # no secret; equal on every machine
     places = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
     return [shuffled[(place + repetition) % count] for place in places]

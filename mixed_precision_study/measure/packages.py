@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from ..store.variables import HOSTED
+
 # The modules that a notebook imports. nvidia-ml-py is left out because a run can do without it.
 REPORT_PACKAGES = ["numpy", "scipy", "pandas", "matplotlib", "seaborn", "pydantic", "yaml"]
 EXPERIMENT_PACKAGES = [*REPORT_PACKAGES, "torch", "torchvision", "tqdm", "psutil"]
@@ -34,7 +36,7 @@ def require_packages(modules: list[str]) -> None:
     if not missing:
         return
     command = f"install them with: pip install {' '.join(missing)}"
-    if "COLAB_RELEASE_TAG" not in os.environ and "KAGGLE_KERNEL_RUN_TYPE" not in os.environ:
+    if not os.environ.keys() & HOSTED:
         raise UserError(f"these packages are missing; {command}")
     try:
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ..parameters import Unsupported, UserError
+from ..store.variables import BLOCKING_ENV
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
 
 OTHER_WHEEL = (  # of CUDA 12.6, which ends with PyTorch 2.14
@@ -31,6 +32,26 @@ def check_fp16(device: torch.device) -> str:
     )
 
 
+def check_kernels(device: torch.device, name: str) -> str:
+    """Return check_fp16(), whose kernels are the first of a notebook.
+
+    Raise UserError where this PyTorch has none for the GPU of this name.
+    """
+    try:
+        return check_fp16(device)
+    except RuntimeError as error:
+        if "no kernel image" not in str(error):
+            raise
+        sentence = f"This PyTorch has no kernels for the {name}; {OTHER_WHEEL}."
+        raise UserError(sentence) from None
+
+
+def throttles_in_words(bits: int | None) -> str:
+    if bits is None:
+        return "unknown"
+    return ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
+
+
 def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     """Return what is shown of the device, the warnings, and the record fields; of the CPU only
     its name.
@@ -39,25 +60,12 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         return {"device": "CPU"}, [], {}
     properties = torch.cuda.get_device_properties(device)
     native = torch.cuda.is_bf16_supported(including_emulation=False)
-    try:
-        fp16 = check_fp16(device)  # the first kernels of the notebook
-    except RuntimeError as error:
-        if "no kernel image" in str(error):
-            raise UserError(
-                f"This PyTorch has no kernels for the {properties.name}; {OTHER_WHEEL}."
-            ) from None
-        raise
+    fp16 = check_kernels(device, properties.name)
     gpu = NvmlGpu(str(properties.uuid))
     before = gpu_before_use(str(properties.uuid))
     others = others_of(before["pids"], own_is_there=False)
     power = gpu.ask("EnforcedPowerLimit")  # milliwatts
     usual_power = gpu.ask("PowerManagementDefaultLimit")
-    bits = gpu.ask("CurrentClocksThrottleReasons")
-    throttles = (
-        "unknown"
-        if bits is None
-        else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
-    )
     # 1: the streaming multiprocessors
     now, most = gpu.ask("ClockInfo", 1), gpu.ask("MaxClockInfo", 1)
     facts = {
@@ -66,17 +74,25 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
         "bf16": "native" if native else "emulated",
         "free memory": (
-            f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of "
-            f"{properties.total_memory / MIB:,.0f} MiB"
+            f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of"
+            f" {properties.total_memory / MIB:,.0f} MiB"
         ),
         "others on the GPU": "unknown"
         if others is None
         else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
         "SM clock": "unknown" if None in (now, most) else f"{now:,} MHz now, {most:,} MHz at most",
         "power cap": "unknown" if power is None else f"{power / 1000:.0f} W",
-        "throttled now": throttles,
+        "throttled now": throttles_in_words(gpu.ask("CurrentClocksThrottleReasons")),
         "fp16 against fp32": fp16,
     }
+    fields = {"native_bf16": native, "fp16_check": fp16}
+    return facts, cautions(others, power, usual_power, fp16), fields
+
+
+def cautions(
+    others: int | None, power: int | None, usual_power: int | None, fp16: str
+) -> list[str]:
+    """Return what makes measurements on this GPU doubtful."""
     warnings = []
     if others:
         warnings.append("another process is on this GPU: times and memory will be disturbed")
@@ -84,9 +100,9 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         warnings.append("the power cap is below the GPU's default")
     if fp16 != "passed":
         warnings.append(f"fp16 arithmetic is wrong on this GPU: {fp16}")
-    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
-        warnings.append("every launch waits for the GPU, because CUDA_LAUNCH_BLOCKING is set")
-    return facts, warnings, {"native_bf16": native, "fp16_check": fp16}
+    if os.environ.get(BLOCKING_ENV, "0") != "0":
+        warnings.append(f"every launch waits for the GPU, because {BLOCKING_ENV} is set")
+    return warnings
 
 
 def clear_workspaces() -> None:

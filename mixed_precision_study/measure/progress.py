@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from tqdm import tqdm
 
 from ..store.files import written_whole
+from ..store.variables import PROGRESS_ENV
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tq
         bar_format=None if total else "{desc} {elapsed}",
     )
     bar.desc = label  # a bar that is not drawn has none
-    path = os.environ.get("MIXED_PRECISION_PROGRESS")
+    path = os.environ.get(PROGRESS_ENV)
     ended = threading.Event()
 
     def write() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..store.variables import IMPORTS_ENV, with_folder
 from .nvml import NvmlGpu
 
 START_SECONDS = 5  # at most, until the first sample
@@ -31,9 +32,8 @@ def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
     """
     with tempfile.TemporaryFile("w+") as lines:
         command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", f"GPU-{uuid}"]
-        # a folder, or a wheel
-        found_at = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found_at))}
+        package_in = Path(__file__).parents[2]  # a folder, or a wheel
+        environment = {**os.environ, IMPORTS_ENV: with_folder(package_in, IMPORTS_ENV)}
         pipes: dict = {"stdin": subprocess.PIPE, "stdout": lines, "stderr": subprocess.DEVNULL}
         child = subprocess.Popen(command, env=environment, **pipes)
         until = time.perf_counter() + START_SECONDS

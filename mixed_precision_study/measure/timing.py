@@ -128,11 +128,14 @@ def summarise_times(record: RunRecord, samples_per_epoch: int) -> None:
     data.
     """
     times = sorted(record.step_ms_all)
-    record.step_ms_median = statistics.median(times)
-    record.step_ms_p10 = times[int(0.1 * (len(times) - 1))]
-    record.step_ms_p90 = times[math.ceil(0.9 * (len(times) - 1))]
-    record.samples_per_second = samples_per_epoch / statistics.fmean(record.epoch_seconds)
-    record.data_wait_fraction = sum(record.data_wait_seconds_all) / sum(record.epoch_seconds)
+    last = len(times) - 1
+    record.fill(
+        step_ms_median=statistics.median(times),
+        step_ms_p10=times[int(0.1 * last)],
+        step_ms_p90=times[math.ceil(0.9 * last)],
+        samples_per_second=samples_per_epoch / statistics.fmean(record.epoch_seconds),
+        data_wait_fraction=sum(record.data_wait_seconds_all) / sum(record.epoch_seconds),
+    )
 
 
 class StartUp:

@@ -2,6 +2,7 @@
 experiment notebook shows its own.
 """
 
+import json
 import re
 import sys
 import textwrap
@@ -52,6 +53,7 @@ from .words import (
     precision_name,
     said,
     said_of_limit,
+    setting_name,
     short,
     span,
     tried,
@@ -610,7 +612,20 @@ def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
 
 
 def show(records: list[RunRecord]) -> None:
-    """Show the result of a notebook, outside IPython as text."""
+    """Show the result of a notebook, way by way where there are several, outside IPython as text."""
+    ways: dict[str, list[RunRecord]] = {}
+    for record in records:
+        ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
+    first, *others = [json.loads(settings) for settings in ways]
+    differing = [name for name in first if any(one[name] != first[name] for one in others)]
+    for way in ways.values():
+        if differing:
+            print("\n" + ", ".join(setting_name(name, way[0].settings[name]) for name in differing))
+        show_way(way)
+
+
+def show_way(records: list[RunRecord]) -> None:
+    """Show what one way has given."""
     tables = tables_of(records)
     rows = bars_in(tables)
     show_table: Callable = print

@@ -39,6 +39,7 @@ USUAL_WAY = {  # of settings that are ways
     "channels_last": False,
     "scaler": "pytorch",
     "compile_mode": "default",
+    "cudnn_benchmark": True,
     "rounding": "nearest",
     "allow_fp16_accumulation": False,
     "loader": "gpu",

@@ -90,7 +90,8 @@ class Tables:
     """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their
     names.
 
-    trainings: a row for each training, `record` has every field of its record (see docs/record.md)
+    trainings: a row for each training, `record` has every field of its record (see
+        docs/contributors/record.md)
     comparisons: a row for each set of runs on one GPU model in which only the arm, seed and
         repetition differ
     ratios: a row for each comparison, arm and base (as fp32 and TF32); above 1 the arm is the

@@ -160,6 +160,8 @@ def setting_name(name: str, value: object) -> str:
         return f"at most {value:g} GiB" if value else "whole card"
     if name == "max_steps" and value == 0:
         return "whole epochs"
+    if name == "cudnn_benchmark":
+        return "cuDNN search" if value else "no search"
     if isinstance(value, bool):
         name = {"keep_batchnorm_fp32": "fp32 BatchNorm"}.get(name, name)
         return name if value else f"without {name}"

@@ -65,11 +65,12 @@ class Batch:
     def __init__(self, jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = jobs[0].comparison[0].folder
         self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
-        self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        self.total = sum(len(run.trainings) for job in jobs for run in job.to_do)
         self.seconds = status.read_seconds(self.folder)
         # {label of a device that is at work: its run, and how far that is}
         self.now: dict[str, str] = {}
         self.done: list[str] = []  # trainings that have ended
+        self.threads: dict[Device, threading.Thread] = {}
         self.stopping = threading.Event()  # no run is begun any more
         self.halt = threading.Event()  # runs are ended
         self.failure: BaseException | None = None
@@ -79,64 +80,73 @@ class Batch:
 
         Ctrl-C, a full disk, or that the folder was removed.
         """
-        threads: dict[Device, threading.Thread] = {}
-
-        def at_work() -> bool:
-            return any(thread.is_alive() for thread in threads.values())
-
-        began = told = time.monotonic()
-        lock = self.folder / LOCK
-        held = lock.stat()
+        began = time.monotonic()
         try:
-            while not self.failure and (at_work() or (self.waiting and self.devices)):
-                for device in [
-                    one for one in self.devices if one not in threads or not threads[one].is_alive()
-                ]:
-                    if self.waiting:
-                        job = self.waiting.pop(0)
-                        threads[device] = threading.Thread(
-                            target=self.make_job, args=(device, job), daemon=True
-                        )
-                        threads[device].start()
-                time.sleep(0.1)
-                if not os.path.samestat(lock.stat(), held):
-                    raise FileNotFoundError(
-                        errno.ENOENT, "the output folder has been removed", str(self.folder)
-                    )
-                if time.monotonic() - told > TELL_SECONDS:
-                    told = time.monotonic()
-                    for label, progress in list(self.now.items()):
-                        say(f"{label}  {progress}")
-                    if self.done:  # as if each training took the mean of those that have ended
-                        say(
-                            "about "
-                            f"{math.ceil((told - began) * (self.total / len(self.done) - 1) / 60)} min left"
-                        )
+            self.begin_and_watch(began)
         except KeyboardInterrupt:
             self.stopping.set()
             say(f"stopping: running runs have {GRACE_SECONDS} s to end; Ctrl-C again stops at once")
             until = time.monotonic() + GRACE_SECONDS
             with suppress(KeyboardInterrupt):
-                while time.monotonic() < until and at_work():
+                while time.monotonic() < until and self.at_work():
                     time.sleep(0.1)
             raise
         finally:
             self.stopping.set()
             self.halt.set()
-            while at_work():
+            while self.at_work():
                 with suppress(KeyboardInterrupt):  # what runs is being ended already
                     time.sleep(0.1)
             if self.done:
-                times = {"trainings": len(self.done), "makespan_seconds": time.monotonic() - began}
-                with suppress(OSError):  # the records are what counts
-                    write_json(
-                        {**times, "run_seconds": self.seconds}, self.folder / status.TIMES_FILE
-                    )
-                say(f"{len(self.done)} trainings took {times['makespan_seconds']:.0f} s")
+                self.write_times(time.monotonic() - began)
         if self.failure:
             raise self.failure
         if self.waiting:
             say("no device is left; the same command runs the rest when there is one again")
+
+    def at_work(self, device: Device | None = None) -> bool:
+        """Return whether a device, or any of them, makes a job."""
+        threads = [self.threads.get(device)] if device else self.threads.values()
+        return any(thread and thread.is_alive() for thread in threads)
+
+    def begin_and_watch(self, began: float) -> None:
+        """Give each free device a job until all are made, and say from time to time how far they
+        are.
+        """
+        told = began
+        lock = self.folder / LOCK
+        held = lock.stat()
+        while not self.failure and (self.at_work() or (self.waiting and self.devices)):
+            for device in list(self.devices):
+                if self.waiting and not self.at_work(device):
+                    words = (device, self.waiting.pop(0))
+                    thread = threading.Thread(target=self.make_job, args=words, daemon=True)
+                    self.threads[device] = thread
+                    thread.start()
+            time.sleep(0.1)
+            if not os.path.samestat(lock.stat(), held):
+                reason = "the output folder has been removed"
+                raise FileNotFoundError(errno.ENOENT, reason, str(self.folder))
+            if time.monotonic() - told > TELL_SECONDS:
+                told = time.monotonic()
+                self.tell(told - began)
+
+    def tell(self, seconds: float) -> None:
+        """Say how far the runs are, and how long the rest takes if each training took the mean of
+        those that have ended.
+        """
+        for label, progress in list(self.now.items()):
+            say(f"{label}  {progress}")
+        if self.done:
+            left = seconds * (self.total / len(self.done) - 1)
+            say(f"about {math.ceil(left / 60)} min left")
+
+    def write_times(self, seconds: float) -> None:
+        """Write how long all runs took, and each of them, and say so."""
+        times = {"trainings": len(self.done), "makespan_seconds": seconds}
+        with suppress(OSError):  # the records are what counts
+            write_json({**times, "run_seconds": self.seconds}, self.folder / status.TIMES_FILE)
+        say(f"{len(self.done)} trainings took {seconds:.0f} s")
 
     def make_job(self, device: Device, job: Job) -> None:
         """Make the runs of a job, and put back what is left of it where its GPU is lost."""
@@ -145,8 +155,8 @@ class Batch:
                 self.make(device, job)
         except nvml.GpuLost as error:
             say(
-                f"{device.label} stopped responding ({error}); the rest of its queue "
-                "waits for another GPU"
+                f"{device.label} stopped responding ({error});"
+                " the rest of its queue waits for another GPU"
             )
             self.devices.remove(device)
             self.waiting[:0] = [job] if job.to_do else []
@@ -162,21 +172,18 @@ class Batch:
         run = job.to_do[0]
         new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
         began = time.monotonic()
-        say(f"{device.label}  {run.name}  begins")
+        say(f"{device.label}  {run.title}  begins", f"{device.label}  {run.name}  begins")
 
         def note(progress: str) -> None:
-            self.now[device.label] = f"{run.name}  {progress or 'starting'}"
+            self.now[device.label] = f"{run.title}  {progress or 'starting'}"
             for path in [
                 path for path, before in new.items() if signature(path) not in (None, before)
             ]:
                 if record := read_run(path):
                     del new[path]
                     self.done.append(record["run_id"])
-                    ended = (
-                        f"[{len(self.done)}/{self.total}] {device.label}  {record['run_id']} "
-                        f" {record['status']}"
-                    )
-                    say(f"{ended}  {status.in_words(record)}")
+                    where = f"[{len(self.done)}/{self.total}] {device.label}"
+                    status.say_ended(where, record)
                     with suppress(*MALFORMED):  # records that someone has edited
                         if ratios := status.ratios_in_words(record, job.comparison):
                             say(f"{device.label}  {ratios}")

@@ -1,18 +1,16 @@
 """Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs.
 Then the report.
 
-Runs that differ only in precision and repetition form a comparison and run one after the other on
-the same device. Exit
-status: 0 when every training ended well or for a reason worth recording (out of memory, diverged,
-    unsupported), 1 when
-something failed, 2 for a wrong request.
+Runs that differ only in precision, way and repetition form a comparison and run one after the other
+on the same device. Exit status: 0 when every training ended well or for a reason worth recording
+(out of memory, diverged, unsupported), 1 when something failed, 2 for a wrong request.
 """
 
 import io
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -25,9 +23,10 @@ from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
+from ..store.variables import OF_A_REPORT
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
-from .devices import Device, choose_devices
+from .devices import Device, cards_of, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, held, locked, make
@@ -47,6 +46,16 @@ STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 # what draws --report, because a stranger's is never run
 SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
+MOST_MINUTES = 120  # of a study whose time is told in minutes
+NOT_TRIED = (
+    "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
+    " such a card, as a T4."
+)
+EXAMPLES = """examples:
+  python run_all.py                        eager mode and a CUDA graph, three models, about 6 minutes
+  python run_all.py quick-compiled         a compiled CUDA graph besides, about a quarter of an hour
+  python run_all.py quick/cifar_resnet -p model resnet50 -p batch_size 256
+"""
 
 
 class Parser(ArgumentParser):
@@ -63,7 +72,12 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
 
     Raise UserError at a wrong value; --help ends the program.
     """
-    parser = Parser(prog="run_all.py", description=__doc__)
+    parser = Parser(
+        prog="run_all.py",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add(
         "studies",
@@ -162,11 +176,11 @@ def run_all(args: Namespace) -> int:
         if args.ray:
             cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none"))
         devices = cluster.devices if cluster else choose_devices(args.gpus, args.jobs)
-        planned = plan_studies(studies, overrides, bool(devices[0].visible), args)
+        planned = plan_studies(studies, overrides, devices, args)
         if args.dry_run:
             for name, comparisons in planned.items():
                 jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
-                say_to_do(name, jobs, sum(map(len, comparisons)))
+                say_to_do(name, jobs, comparisons)
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
         for folder in folders:  # no folder is set aside where another one must not be
@@ -201,15 +215,22 @@ def parameters_in_words(name: str, beside: Path) -> str:
 def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
     """Say how many trainings a study has, how long they take and what they are about."""
     runs = [run for comparison in comparisons for run in comparison]
-    about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
-    trainings = sum(len(run.run_ids) for run in runs)
-    say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
+    minutes = max(1, round(sum(run.minutes for run in runs)))
+    about = f"{minutes} minutes" if minutes <= MOST_MINUTES else f"{round(minutes / 60)} hours"
+    trainings = sum(len(run.trainings) for run in runs)
+    say(
+        f"{name:<24} {trainings:>5} trainings  about {about} on one GPU\n"
+        f"    {study.get('description', '')}"
+    )
 
 
-def say_to_do(name: str, jobs: list[Job], total: int) -> None:
-    """Say how many of a study's runs are finished, and name the others in their order."""
-    names = [run.name for job in jobs for run in job.to_do]
-    say("\n  ".join([f"{name}: {total - len(names)} runs are finished", *names]))
+def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None:
+    """Say how many trainings of a study are finished, and name the other runs in their order."""
+    total = sum(len(run.trainings) for runs in comparisons for run in runs)
+    to_do = [run for job in jobs for run in job.to_do]
+    finished = total - sum(len(run.trainings) for run in to_do)
+    names = [run.title for run in to_do]
+    say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
 
 
 def report_notebook(args: Namespace) -> Path:
@@ -255,14 +276,17 @@ def place_of_records(word: str) -> Path:
 
 
 def plan_studies(
-    studies: dict, overrides: dict, on_gpu: bool, args: Namespace
+    studies: dict, overrides: dict, devices: list[Device], args: Namespace
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
+    on_gpu, cards = bool(devices[0].visible), cards_of(devices)
+    if cards.lacking:
+        say(NOT_TRIED)
     base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
     for name, study in studies.items():
         folder = base / name if len(studies) > 1 or not args.output_dir else base
-        planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
+        planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
         if not planned[name]:
             raise UserError(
                 f"study {name} needs a GPU; without one, run the smoke test: python "
@@ -293,7 +317,7 @@ def run_study(
     with log_in(folder):
         set_aside_records(comparisons)
         jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
-        kept = len(paths) - sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        kept = len(paths) - sum(len(run.trainings) for job in jobs for run in job.to_do)
         where = (
             f"{len(paths)} trainings into {shown(folder)} on "
             f"{', '.join(device.label for device in devices)}"
@@ -305,9 +329,12 @@ def run_study(
             cluster.make_all(jobs, shared)
         elif jobs:
             Batch(jobs, devices, shared).make_all()
-        say(table(comparisons))
+        with suppress(UserError, *MALFORMED):  # where no record can be used
+            say(table(folder))
         report_drawn = summarise(folder, report_notebook(args))
         records = [read_run(path) for path in paths]
+        if missing := records.count(None):
+            say(f"{missing} of {len(paths)} trainings have not run; the same command runs them")
         if failed := sum(record["status"] in RETRIED for record in records if record):
             logs = shown(folder / "logs")
             say(
@@ -315,25 +342,6 @@ def run_study(
                 "--retry-failed runs them again"
             )
         return report_drawn and not failed and all(records)
-
-
-def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python that execute the summary notebook into a folder and write its
-    page.
-
-    One process does both, because starting another and loading its packages would take as long as
-    the page.
-    """
-    executed = folder / "summary.ipynb"
-    start, program, *words = papermill(notebook, executed, parameters)
-    page = (
-        f"from mixed_precision_study.report.files import write_page; write_page({str(executed)!r})"
-    )
-    return [
-        start,
-        program.replace("papermill()", f"papermill(standalone_mode=False); {page}"),
-        *words,
-    ]
 
 
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
@@ -358,13 +366,14 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
-    page, log = folder / "summary.html", folder / "logs" / "summary.log"
-    for path in (folder / "summary.ipynb", page):
+    executed, page = folder / "summary.ipynb", folder / "summary.html"
+    log = folder / "logs" / "summary.log"
+    for path in (executed, page):
         if kept := set_aside(path):
             say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
     log.unlink(missing_ok=True)
-    command = report_command(notebook, folder, parameters)
-    process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
+    command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
+    process = start_process(command, folder, log, OF_A_REPORT)
     drawn = False
     try:
         with suppress(psutil.TimeoutExpired):

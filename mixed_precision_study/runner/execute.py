@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -19,14 +19,11 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
-from .. import RUNNER_ENV
 from ..measure import nvml
-from ..parameters import PLANNED_ENV, printable
-from ..store.commit import HASH_ENV, NOTEBOOK_ENV, ROOT, hash_of
+from ..parameters import printable
+from ..store.commit import ROOT, hash_of
 from ..store.record import (
     NOT_YET_EXPLAINED,
-    ORDER_ENV,
-    STUDY_ENV,
     flat_record,
     load,
     new_record,
@@ -35,9 +32,26 @@ from ..store.record import (
     utc_now,
     write_record,
 )
+from ..store.variables import (
+    COMMIT_ENV,
+    COMPILED_ENV,
+    FOLDER_ENV,
+    GPUS_ENV,
+    HASH_ENV,
+    IMPORTS_ENV,
+    KERNELS_ENV,
+    NOTEBOOK_ENV,
+    OF_CHILDREN,
+    ORDER_ENV,
+    PLANNED_ENV,
+    PROGRESS_ENV,
+    RUNNER_ENV,
+    STUDY_ENV,
+    THREADS_ENV,
+    with_folder,
+)
 from .devices import Device
 from .finished import RETRIED
-from .folder import FOLDER_ENV
 from .plan import Run
 from .status import say
 from .studies import relative_to_root
@@ -45,25 +59,8 @@ from .watch import end
 
 # with a kernel of this Python, whatever others are installed
 KERNELSPECS = Path(__file__).parent / "jupyter"
-# jsonschema would load these for half a second, and a grammar for two more, to check formats that
-# notebooks lack.
-UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
-LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
-PAPERMILL = f"""{LEAN}
-import psutil
-from mixed_precision_study.runner.watch import adopt_orphans, end, runner_above
-# Importing that made this end with run_all.py, which may have ended before.
-runner_above() or sys.exit("run_all.py has ended")
-adopt_orphans()  # so that what the notebook leaves in the background ends with this
-from papermill.cli import papermill
-try:
-    papermill()
-except RuntimeError:
-    # the kernel did not start, because another process took a port that was chosen for it
-    papermill()
-finally:
-    end(psutil.Process().children())
-"""
+# what Python starts for a notebook
+NOTEBOOK_PROCESS = ("-m", "mixed_precision_study.runner.notebook_process")
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
 LOOK_SECONDS = 1.0  # between two looks at how far a run is and what it has started
@@ -90,14 +87,11 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     removed.
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
-    before = {precision: signature(path) for precision, path in run.record_paths.items()}
-    kills, code, started_at = oom_kills(), hash_of(run.notebook), utc_now()
+    before = {run_id: signature(path) for run_id, path in run.record_paths.items()}
+    kills, code = oom_kills(), hash_of(run.notebook)
+    known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
-    written = {
-        name: path for name, path in run.record_paths.items() if signature(path) != before[name]
-    }
-    records = {name: record for name, path in written.items() if (record := read_run(path))}
-    missing = [precision for precision in before if precision not in records]
+    records = new_records(run, before)
     if halt.is_set() and exit_status:  # even where only its explanation is missing
         return False
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
@@ -105,20 +99,37 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
         with tempfile.TemporaryFile(dir=run.folder) as file:
             # raises OSError: a full disk is no result of a run
             file.write(bytes(NOTEBOOK_ROOM_BYTES))
-    if lost := device.visible and gpu_lost(run, device, records, reason, answered):
-        status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
-    known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
-    for precision in missing:
-        write_ending(run, precision, device, status, reason, **known)
-    if lost:
+    if lost := gpu_lost(run, device, records, reason, answered):
+        reason = f"the GPU was lost: {lost}"[:300]
+        write_endings(run, run.trainings, device, "failed", reason, **known)
         raise nvml.GpuLost(reason)
-    if not missing and exit_status:  # it ended while it explained, and would so again
-        for precision in records:
-            tell_why_unexplained(run.record_paths[precision], reason)
-        say(f"{device.label}  {run.name} went wrong after its record: {reason}")
-    elif not missing and all(record["status"] == "ok" for record in records.values()):
-        run.log_path.unlink(missing_ok=True)
+    if missing := run.trainings.keys() - records:
+        write_endings(run, missing, device, status, reason, **known)
+    else:
+        finish(run, device, records, reason if exit_status else "")
     return True
+
+
+def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> None:
+    """Remove the log of a run whose trainings all went well. Where a `reason` is given, it went
+    wrong after its records, which then say why.
+    """
+    if reason:  # it ended while it explained, and would so again
+        for path in run.record_paths.values():
+            tell_why_unexplained(path, reason)
+        said = f"went wrong after its record: {reason}"
+        say(f"{device.label}  {run.title} {said}", f"{device.label}  {run.name} {said}")
+    elif {record["status"] for record in records.values()} == {"ok"}:
+        run.log_path.unlink(missing_ok=True)
+
+
+def new_records(run: Run, before: dict[str, tuple[int, int] | None]) -> dict[str, dict]:
+    """Return {run_id: record} of the records that were written since these signatures."""
+    records = {}
+    for run_id, path in run.record_paths.items():
+        if signature(path) != before[run_id] and (record := read_run(path)):
+            records[run_id] = record
+    return records
 
 
 def tell_why_unexplained(path: Path, reason: str) -> None:
@@ -179,26 +190,27 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
     # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs
     # into it.
     compiled = f"{cache}/.cache/mixed_precision_study/torchinductor"
+    threads = str(shared.threads) if shared.threads else None
     given = {
-        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
-        "OMP_NUM_THREADS": os.environ.get(
-            "OMP_NUM_THREADS", str(shared.threads) if shared.threads else None
-        ),
-        "MIXED_PRECISION_COMMIT": shared.commit,
-        "MIXED_PRECISION_PROGRESS": str(progress),
+        COMPILED_ENV: os.environ.get(COMPILED_ENV, compiled),
+        THREADS_ENV: os.environ.get(THREADS_ENV, threads),
+        COMMIT_ENV: shared.commit,
+        PROGRESS_ENV: str(progress),
         HASH_ENV: code,
         NOTEBOOK_ENV: str(run.notebook.resolve()),
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
-        PLANNED_ENV: json.dumps({"parameters": run.parameters, "given": run.given}),
+        PLANNED_ENV: json.dumps(
+            {"parameters": run.parameters, "given": run.given, "ways": run.ways}
+        ),
     }
     command = papermill(run.notebook, run.executed, run.parameters)
     return start_process(command, run.folder, run.log_path, given, device.visible)
 
 
 def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python for papermill, whose paths must neither begin with a dash
-    nor hold parameters.
+    """Return the arguments of Python that execute a notebook; papermill's paths must neither begin
+    with a dash nor hold parameters.
     """
     paths = [
         relative_to_root(path).replace("{", "{{").replace("}", "}}")
@@ -215,7 +227,7 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
         "--log-output",
         "--no-progress-bar",
     ]
-    return ["-c", PAPERMILL, *paths, *options, "-y", yaml.safe_dump(parameters)]
+    return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
 def start_process(
@@ -229,16 +241,10 @@ def start_process(
     """
     environment = {
         **os.environ,
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
-        # with it the kernel would lose the suite, because that is its current folder
-        "PYTHONSAFEPATH": None,
-        "TQDM_DISABLE": "1",
-        "MPLBACKEND": None,
-        "JUPYTER_PATH": os.pathsep.join(
-            filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))
-        ),
-        "CUDA_VISIBLE_DEVICES": gpu,
+        **OF_CHILDREN,
+        IMPORTS_ENV: with_folder(ROOT, IMPORTS_ENV),
+        KERNELS_ENV: with_folder(KERNELSPECS, KERNELS_ENV),
+        GPUS_ENV: gpu,
         RUNNER_ENV: str(os.getpid()),
         FOLDER_ENV: str(folder),
         **given,
@@ -280,6 +286,8 @@ def gpu_lost(
 
     Without a GPU PyTorch would run on the CPU.
     """
+    if not device.visible:
+        return None
     if any(record["device_type"] == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
     reasons = [
@@ -291,12 +299,12 @@ def gpu_lost(
     return reasons[-1] if failed and nvml.is_lost(device.visible, text, answered) else None
 
 
-def write_ending(
-    run: Run, precision: str, device: Device, status: str, reason: str, **known: Any
+def write_endings(
+    run: Run, run_ids: Iterable[str], device: Device, status: str, reason: str, **known: Any
 ) -> None:
-    """Write the record of a training that could not write its own.
+    """Write the records of trainings that could not write their own.
 
-    `known` are other fields of it.
+    `known` are other fields of them.
     """
     facts = {
         "started_at": utc_now(),
@@ -314,7 +322,8 @@ def write_ending(
             "gpu_name": device.name,
             "gpu_uuid": device.visible.removeprefix("GPU-"),
         }
-    write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
+    for run_id in run_ids:
+        write_record(new_record(run.notebook.stem, *run.trainings[run_id], facts), run.folder)
 
 
 def oom_kills() -> list[str]:
@@ -354,6 +363,6 @@ def read_log(run: Run) -> str:
 def signature(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is replaced or written, or None where there is no file."""
     with suppress(OSError):
-        found = path.stat()
-        return found.st_ino, found.st_mtime_ns
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
     return None

@@ -3,8 +3,8 @@ GPUs of today.
 """
 
 import functools
+import itertools
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -46,6 +46,32 @@ def outdated(run: Run, record: dict) -> str | None:
     return None
 
 
+def state_of(run: Run, gpus: set[str], fresh: bool, retry_failed: bool) -> str:
+    """Return "to do", "elsewhere" where a run is finished but not on one of these GPUs, or
+    "finished".
+    """
+    records = [] if fresh else counting_records(run)
+    retried = retry_failed and any(record["status"] in RETRIED for record in records)
+    if retried or len(records) < len(run.trainings):
+        return "to do"
+    used = {record["gpu_uuid"] for record in records} - {None}
+    return "elsewhere" if used and gpus and used != gpus else "finished"
+
+
+def counting_records(run: Run) -> list[dict]:
+    """Return the records of a run that count: they are explained, and code and data are those of
+    now.
+    """
+    records = []
+    for path in run.record_paths.values():
+        record = read_run(path)
+        if not record or outdated(run, record):
+            continue
+        if record["status"] != "ok" or record["profile_reason"] != NOT_YET_EXPLAINED:
+            records.append(record)
+    return records
+
+
 def unfinished(
     comparison: Comparison,
     devices: Sequence[Device] = (),
@@ -58,29 +84,13 @@ def unfinished(
     unless the only GPU here is the one on which it began. `fresh` makes every run, `retry_failed`
     those of which a training failed.
     """
-    here = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
-    wanted, away = [], []
-    for run in comparison:
-        found = [record for path in run.record_paths.values() if (record := read_run(path))]
-        explained = [
-            one
-            for one in found
-            if one["status"] != "ok" or one["profile_reason"] != NOT_YET_EXPLAINED
-        ]
-        stand = [one for one in explained if not outdated(run, one)]
-        if (
-            fresh
-            or len(stand) < len(run.run_ids)
-            or (retry_failed and any(one["status"] in RETRIED for one in stand))
-        ):
-            wanted.append(run)
-        elif here and {one["gpu_uuid"] for one in stand} - {None} not in (set(), here):
-            away.append(run)
-    begun = {run.parameters.get("repeat") for run in wanted}
+    gpus = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
+    states = [(run, state_of(run, gpus, fresh, retry_failed)) for run in comparison]
+    begun = {run.parameters["repeat"] for run, state in states if state == "to do"}
     return [
         run
-        for run in comparison
-        if run in wanted or (run in away and run.parameters.get("repeat") in begun)
+        for run, state in states
+        if state == "to do" or (state == "elsewhere" and run.parameters["repeat"] in begun)
     ]
 
 
@@ -92,30 +102,44 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     them with the new ones.
     """
     files_now.cache_clear()
-    asked = {
-        path: run for runs in comparisons for run in runs for path in run.record_paths.values()
-    }
-    notebooks = {run.notebook.stem: run for run in asked.values()}
+    planned = itertools.chain(*comparisons)
+    runs = {path: run for run in planned for path in run.record_paths.values()}
+    notebooks = {run.notebook.stem: run for run in runs.values()}
     moved: Counter[Path] = Counter()
     now, results = time.strftime("%Y%m%dT%H%M%S"), comparisons[0][0].folder
     while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
         now += "b"
     for path in sorted(results.glob("*.json")):
-        record = read_run(path)
-        run = asked.get(path) or (record and notebooks.get(record["notebook"]))
-        reason = run and record and outdated(run, record)
-        if not run or not reason or not (path in asked or reason == "other_code"):
-            continue
-        folder = results / f"{reason}-{now}"
-        folder.mkdir(exist_ok=True)
-        notebooks_of_it = [path.with_suffix(".ipynb"), *([run.executed] if path in asked else [])]
-        # the record last: it is what counts
-        for old in filter(os.path.exists, [*notebooks_of_it, path]):
-            old.replace(folder / old.name)
-        moved[folder] += 1
+        run = runs.get(path)
+        reason = reason_to_move(path, run, notebooks)
+        if reason:
+            folder = results / f"{reason}-{now}"
+            move(path, run, folder)
+            moved[folder] += 1
     for folder, count in moved.items():
         reason = folder.name.partition("-")[0].replace("_", " ")
         say(
-            f"{count} records of {reason} are kept in {shown(folder)}, so their "
-            "trainings begin anew"
+            f"{count} records of {reason} are kept in {shown(folder)},"
+            " so their trainings begin anew"
         )
+
+
+def reason_to_move(path: Path, run: Run | None, notebooks: dict[str, Run]) -> str | None:
+    """Return what is outdated about the record of a planned run, or only the code of another
+    record whose notebook is planned; None where it stays.
+    """
+    record = read_run(path)
+    alike = run or (notebooks.get(record["notebook"]) if record else None)
+    reason = outdated(alike, record) if record and alike else None
+    return reason if run or reason == "other_code" else None
+
+
+def move(record: Path, run: Run | None, folder: Path) -> None:
+    """Move a record into a folder, after the executed notebooks of its run."""
+    folder.mkdir(exist_ok=True)
+    paths = [record.with_suffix(".ipynb"), record]  # the record last: it is what counts
+    if run:
+        paths.insert(0, run.executed)
+    for path in paths:
+        if path.exists():
+            path.replace(folder / path.name)

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from .. import RUNNER_ENV
 from ..parameters import UserError
 from ..store.commit import ROOT
+from ..store.variables import FOLDER_ENV, RUNNER_ENV
 from .status import say, shown
 from .watch import end, is_alive
 
@@ -22,8 +22,6 @@ LOCK = "logs/.lock"  # below the folder
 REPORT_LOCK = "logs/.report.lock"
 HALF_WRITTEN = ".*.[0-9]*.half-written"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
-# environment variable of all that is started for an output folder: its path
-FOLDER_ENV = "MIXED_PRECISION_FOLDER"
 
 
 @contextmanager
@@ -84,9 +82,9 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
 def end_leftovers(folder: Path) -> None:
     """End what was started for a folder by this run_all.py, or by one that was killed."""
     wanted = ["environ", "username"]
-    running = [process for process in psutil.process_iter(wanted) if is_alive(process)]
+    running = list(filter(is_alive, psutil.process_iter(wanted)))
     mine = psutil.Process().username()  # root sees what others run, too
-    others = {str(process.pid) for process in running if process.pid != os.getpid()}
+    others = {str(process.pid) for process in running} - {str(os.getpid())}
     left = []
     for process in running:
         given = process.info["environ"] or {}  # None where it is another user's
@@ -109,8 +107,8 @@ def check_fresh(folder: Path, *sources: Path) -> None:
         above = any(path.is_relative_to(folder) for path in (ROOT, Path.cwd(), *sources))
         if above or not (folder / "logs" / "batch.log").exists():
             raise UserError(
-                f"--fresh would rename {folder}, which holds more than run_all.py has "
-                f"made; {OTHER}."
+                f"--fresh would rename {folder}, which holds more than run_all.py has made;"
+                f" {OTHER}."
             )
         with held(folder):
             pass

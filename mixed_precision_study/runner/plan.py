@@ -7,8 +7,7 @@ import functools
 import itertools
 import json
 import math
-import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +15,10 @@ from ..measure.order import in_turn
 from ..parameters import Parameters, UserError, assignments, checked, declared_by, did_you_mean
 from ..store.commit import MALFORMED, code_cells
 from ..store.record import run_id_of
-from .studies import MOST_REPEATS, notebooks_of, relative_to_root
+from .devices import Cards
+from .studies import notebooks_of, relative_to_root
 
+USUAL_CARDS = Cards()
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
 MOST_RUNS = 10_000  # of a study
 
@@ -34,13 +35,16 @@ class Run(NamedTuple):
     order: int = 0  # place of its first training in its comparison, from 0
     study: dict | None = None  # what its study says of itself: name, description and show
     given: tuple[str, ...] = ()  # parameters that the cell, the study, -p or the plan sets
+    # which parameters are other ones in each way that it trains, one way after the other
+    ways: tuple[dict, ...] = ({},)
 
     @property
-    def run_ids(self) -> dict[str, str]:
-        """{precision: run_id} of its trainings, each of which leaves a record."""
+    def trainings(self) -> dict[str, tuple[dict, str]]:
+        """{run_id: (parameters, precision)} of its trainings, each of which leaves a record."""
         return {
-            name: run_id_of(self.notebook.stem, self.parameters, name)
-            for name in self.parameters["precisions"]
+            run_id_of(self.notebook.stem, parameters, precision): (parameters, precision)
+            for parameters in (self.parameters | way for way in self.ways)
+            for precision in parameters["precisions"]
         }
 
     @property
@@ -51,10 +55,20 @@ class Run(NamedTuple):
         return run_id_of(self.notebook.stem, self.parameters, words)
 
     @property
+    def title(self) -> str:
+        """What it trains, for a person: notebook, model, batch, and each way with its precisions."""
+        settings = self.parameters
+        words = [f"{self.notebook.stem} {settings['model']}, batch {settings['batch_size']}"]
+        words += [f"{name} {settings[name]}" for name in ("seed", "repeat") if settings[name]]
+        for way in self.ways:
+            way = settings | way
+            words.append(f"{way['execution']} {' '.join(way['precisions'])}")
+        return ", ".join(words)
+
+    @property
     def record_paths(self) -> dict[str, Path]:
-        return {
-            precision: self.folder / f"{run_id}.json" for precision, run_id in self.run_ids.items()
-        }
+        """{run_id: path of its record}."""
+        return {run_id: self.folder / f"{run_id}.json" for run_id in self.trainings}
 
     @property
     def executed(self) -> Path:
@@ -101,16 +115,16 @@ def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping
         name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields
         for name in notebooks_of(studies)
     }
-    plain = sorted({one for fields in known.values() for one in fields})
-    of_one = [
-        f"{notebook}.{one}"
+    plain = sorted(set().union(*known.values()))
+    of_one_notebook = [
+        f"{notebook}.{parameter}"
         for notebook, fields in known.items()
-        for one in fields
-        if one != "repeat"
+        for parameter in fields
+        if parameter != "repeat"
     ]
     for name in overrides:
-        if name not in (*plain, *of_one, "repeats"):
-            hint = did_you_mean(name, of_one if "." in name else plain, "there are")
+        if name not in (*plain, *of_one_notebook, "repeats"):
+            hint = did_you_mean(name, of_one_notebook if "." in name else plain, "there are")
             raise UserError(f"-p {name}: there is no such parameter; {hint}")
 
 
@@ -136,97 +150,195 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
         return repeat, first, in_turn(settings, comparison, repeat).index(settings_of(run))
 
     ordered = sorted(runs, key=place)
-    begun = itertools.accumulate((len(run.parameters["precisions"]) for run in ordered), initial=0)
+    begun = itertools.accumulate((len(run.trainings) for run in ordered), initial=0)
     return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
+class Setting(NamedTuple):
+    """One combination of the values that an entry of a study sweeps, and how often it is run."""
+
+    notebook: Path
+    ways: list[dict]  # all parameters of each way that a process trains, checked
+    given: tuple[str, ...]  # parameters that the cell, the study, -p or the plan sets
+    repetitions: range  # their numbers
+    minutes: float  # of one training, rough, on one H200
+
+    def runs(
+        self, folder: Path, study: dict | None, apart: bool, planned: set[str]
+    ) -> Iterator[Run]:
+        """Yield the runs of each repetition: one of all trainings, or with `apart` one of each.
+
+        Trainings whose run_ids are `planned` are left out, because entries of a study may overlap,
+        and those of the runs are added to it.
+        """
+        place = relative_to_root(folder)
+        for number in self.repetitions:
+            changes = {"output_dir": place, "repeat": number}
+            left = unplanned(self.notebook.stem, [way | changes for way in self.ways], planned)
+            processes = [left]
+            if share_algorithms(left):
+                processes = [[way] for way in left]
+            if apart:
+                processes = [
+                    [way | {"precisions": [name]}] for way in left for name in way["precisions"]
+                ]
+            for ways in filter(None, processes):
+                yield self.run(ways, folder, study)
+
+    def run(self, ways: list[dict], folder: Path, study: dict | None) -> Run:
+        """Return the run that trains these ways one after the other."""
+        first = ways[0]
+        changed = [{name: way[name] for name in way if way[name] != first[name]} for way in ways]
+        minutes = self.minutes * sum(len(way["precisions"]) for way in ways)
+        run = Run(self.notebook, first, folder, minutes, study=study, given=self.given)
+        return run._replace(ways=tuple(changed))
+
+
+def share_algorithms(ways: list[dict]) -> bool:
+    """Return whether one way would get the algorithms of another, because both convolve in one
+    layout and only one searches.
+
+    PyTorch keeps its choice for each layout, searched or not, as long as the process lives.
+    """
+    chosen = {(way.get("channels_last"), way["cudnn_benchmark"]) for way in ways}
+    return len(dict(chosen)) < len(chosen)
+
+
+def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
+    """Return the ways with those precisions whose run_ids are not planned yet, and add these."""
+    found = []
+    for way in ways:
+        run_ids = {name: run_id_of(notebook, way, name) for name in way["precisions"]}
+        left = [name for name in run_ids if run_ids[name] not in planned]
+        planned.update(run_ids.values())
+        if left:
+            found.append(way | {"precisions": left})
+    return found
+
+
+def for_cards(precisions: list[str], lacking: Collection[str]) -> list[str]:
+    """Return the precisions that the cards here can run, where fp32 stands in for TF32.
+
+    Where none is left, all are returned, because their records then say why.
+    """
+    found = ["fp32" if one == "tf32" and one in lacking else one for one in precisions]
+    return [one for one in dict.fromkeys(found) if one not in lacking] or precisions
+
+
+def overrides_for(
+    notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
+    known = {name: overrides[name] for name in overrides if name in declared.model_fields}
+    start = f"{notebook}."
+    only_here = {
+        name.removeprefix(start): overrides[name] for name in overrides if name.startswith(start)
+    }
+    return known | only_here
+
+
+def swept_settings(
+    entry: dict,
+    notebooks: Path,
+    overrides: Mapping[str, Any],
+    room: int,
+    lacking: Collection[str] = (),
+) -> list[Setting]:
+    """Return what an entry of a study asks for, where the overrides win over all that it sets.
+
+    Precisions that the cards are `lacking` are left out, unless an override asks for them.
+    Swept seeds are numbered as repetitions, so that only the first of them explains. Raise
+    UserError at the first value that the notebook would refuse, and at more than `room` runs.
+    """
+    name = entry["notebook"]
+    path = notebooks / f"{name}.ipynb"
+    declared, cell = parameters_of(path)
+    asked = overrides_for(name, declared, overrides)
+    given = cell | entry.get("parameters", {})
+    swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
+    usual = entry.get("repeats", 1)
+    repeats = overrides.get("repeats", usual)
+    count = math.prod(map(len, swept.values()))
+    if count * repeats > room:
+        raise UserError(
+            f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
+        )
+    settings = []
+    for values in itertools.product(*swept.values()):
+        combination = dict(zip(swept, values, strict=True))
+        try:
+            ways = [
+                checked(name, given | combination | way | asked, declared).model_dump()
+                for way in entry.get("ways", [{}])
+            ]
+        except UserError as error:
+            raise UserError(f"notebook {name}: {error}") from None
+        for way in ways if "precisions" not in asked else ():
+            way["precisions"] = for_cards(way["precisions"], lacking)
+        first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
+        names = tuple({*given, *combination, *asked, *OF_THE_RUN})
+        settings.append(Setting(path, ways, names, range(first, first + repeats), 0))
+    trainings = sum(len(way["precisions"]) for setting in settings for way in setting.ways)
+    minutes = entry.get("minutes", 1) / usual / trainings
+    return [setting._replace(minutes=minutes) for setting in settings]
+
+
 def plan(
-    study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
+    study: dict,
+    notebooks: Path,
+    folder: Path,
+    overrides: Mapping[str, Any],
+    on_gpu: bool,
+    cards: Cards = USUAL_CARDS,
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    A run trains all precisions one after the other. On a GPU each precision gets a process of its
-    own where there are several repetitions, because then its times get an interval, and the process
-    is the unit of that. The runs of a comparison differ in precision and repetition only and go to
-    one GPU. In an interleaved study that holds for all runs of a notebook, because they are
-    compared as the steps of a ladder. Swept seeds are numbered as repetitions, so that only the
-    first of them explains. An override of `repeat` leaves that repetition alone, as for another
-    host. Raise UserError at the first value that a notebook would refuse.
+    A run trains all precisions one after the other, and so the ways of its entry. On a GPU each
+    training gets a process of its own where there are several repetitions, because then its times
+    get an interval, and the process is the unit of that. The runs of a comparison differ in
+    precision, way and repetition only and go to one GPU. In an interleaved study that holds for all
+    runs of a notebook, because they are compared as the steps of a ladder. An override of `repeat`
+    leaves that repetition alone, as for another host. Raise UserError at the first value that a
+    notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
     left_out = []
     for entry in study["runs"]:
         name = entry["notebook"]
-        path = notebooks / f"{name}.ipynb"
-        declared, cell = parameters_of(path)
-        if not on_gpu and "cpu" not in entry:
-            left_out.append(name)
-            continue
-        own = {key: value for key, value in overrides.items() if key in declared.model_fields}
-        own |= {
-            key[len(name) + 1 :]: value
-            for key, value in overrides.items()
-            if key.startswith(f"{name}.")
-        }
-        given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
-        sweep = entry.get("sweep", {}) if on_gpu else {}
-        usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
-        repeats = overrides.get("repeats", usual)
-        if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
-            raise UserError(
-                f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
-                f"to {MOST_REPEATS}."
-            )
-        swept = {key: sweep[key] for key in sweep if key not in own}
-        if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
-            raise UserError(
-                f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
-            )
-        combinations = [
-            dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())
-        ]
-        try:
-            values = [
-                checked(name, given | one | own, declared).model_dump() for one in combinations
-            ]
-        except UserError as error:
-            raise UserError(f"notebook {name}: {error}") from None
-        # of a training
-        minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)
-        for combination, parameters in zip(combinations, values, strict=True):
-            names = parameters["precisions"]
-            together = [[one] for one in names] if repeats > 1 and on_gpu else [names]
-            first = (
-                repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
-            )
-            comparison = (
-                name
-                if study.get("interleaved")
-                else run_id_of(name, parameters | {"repeat": 0}, "any")
-            )
-            for number, precisions in itertools.product(range(first, first + repeats), together):
-                one = parameters | {"output_dir": relative_to_root(folder)}
-                one["repeat"] = number
-                ids = {precision: run_id_of(name, one, precision) for precision in precisions}
-                one["precisions"] = [
-                    precision for precision in precisions if ids[precision] not in planned
-                ]
-                planned.update(ids.values())
-                if new := len(one["precisions"]):  # none where entries overlap
-                    set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
-                    run = Run(
-                        path, one, folder, new * minutes, study=study.get("about"), given=set_here
-                    )
-                    comparisons.setdefault(comparison, []).append(run)
-    ordered = [in_order(runs, key) for key, runs in comparisons.items()]
-    alone = overrides.get("repeat")
-    kept = [
-        [run for run in runs if alone in (None, run.parameters.get("repeat"))] for runs in ordered
-    ]
-    if any(ordered) and not any(kept):
+        if not on_gpu:
+            if "cpu" not in entry:
+                left_out.append(name)
+                continue
+            entry = entry | {"parameters": entry["cpu"], "sweep": {}, "repeats": 1, "ways": [{}]}
+        elif cards.small:
+            entry = entry | {"parameters": entry.get("parameters", {}) | entry.get("small", {})}
+        room = MOST_RUNS - len(planned)
+        for setting in swept_settings(entry, notebooks, overrides, room, cards.lacking):
+            comparison = name
+            if not study.get("interleaved"):
+                comparison = run_id_of(name, setting.ways[0] | {"repeat": 0}, "any")
+            apart = on_gpu and len(setting.repetitions) > 1
+            runs = [*setting.runs(folder, study.get("about"), apart, planned)]
+            comparisons.setdefault(comparison, []).extend(runs)
+    ordered = [in_order(runs, key) for key, runs in comparisons.items() if runs]
+    return one_repetition(ordered, overrides.get("repeat")), left_out
+
+
+def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Comparison]:
+    """Return the comparisons with the repetition of this number alone, or whole where it is None.
+
+    Raise UserError where no run is left.
+    """
+    if number is None:
+        return comparisons
+    kept = []
+    for runs in comparisons:
+        if chosen := [run for run in runs if run.parameters["repeat"] == number]:
+            kept.append(chosen)
+    if comparisons and not kept:
         raise UserError(
-            "the repetition of -p repeat is not planned, because they count from 0 to "
-            "`repeats` less one."
+            "the repetition of -p repeat is not planned,"
+            " because they count from 0 to `repeats` less one."
         )
-    return list(filter(None, kept)), left_out
+    return kept

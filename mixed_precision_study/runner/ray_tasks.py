@@ -17,20 +17,15 @@ from ..parameters import UserError
 from ..store.commit import ROOT, packed_package
 from ..store.files import written_whole
 from ..store.record import load, read_run, save_record
+from ..store.variables import DATA_ENV, OF_RAY, THREADS_ENV
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
-from .execute import Circumstances, execute, write_ending
+from .execute import Circumstances, execute, write_endings
 from .plan import Run
-from .status import in_words, say
+from .status import say_ended
 
 # of a run; the records come last, because they are what counts
 FILES = ("logs/*.log", "*.ipynb", "*.json")
-# Ray would else try for a quarter of an hour to reach a cluster that is not there.
-IMPATIENT = {
-    "NUM_REDIS_GET_RETRIES": "1",
-    "py_gcs_connect_timeout_s": "5",
-    "gcs_rpc_server_connect_timeout_s": "2",
-}
 
 
 def make_repetition(
@@ -39,36 +34,42 @@ def make_repetition(
     """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of
     what they wrote.
     """
-    os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1, which is right on the CPU only
+    os.environ.pop(THREADS_ENV, None)  # Ray sets it to 1, which is right on the CPU only
     devices = visible_gpus() if on_gpu else [Device(0, "cpu0")]
     if not devices:
         raise nvml.GpuLost("NVML does not list the GPU that Ray gave to this task")
     shared = shared._replace(threads=share_of_cores(len(nvml.installed_gpus())) if on_gpu else 1)
-    own_data = Path(
-        os.environ.get("MIXED_PRECISION_DATA", "~/.cache/mixed-precision-study")
-    ).expanduser()
     with tempfile.TemporaryDirectory(prefix="ray-") as name:
         folder = Path(name)
         (folder / "logs").mkdir()
         there = folder / "logs" / runs[0].notebook.name
         there.write_bytes(notebook)
         for asked in runs:
-            data = root / asked.parameters["data_dir"]
-            own = {"data_dir": str(data if data.is_dir() else own_data), "output_dir": name}
+            data = data_folder(root / asked.parameters["data_dir"])
+            places = {"data_dir": str(data), "output_dir": name}
             run = asked._replace(
-                notebook=there, folder=folder, parameters={**asked.parameters, **own}
+                notebook=there, folder=folder, parameters=asked.parameters | places
             )
             with suppress(nvml.GpuLost):  # the records say it
                 execute(run, devices[0], shared, threading.Event(), lambda progress: None)
             for path in run.record_paths.values():
                 if record := load(path):
-                    record.settings |= {key: asked.parameters[key] for key in own}
+                    record.settings |= {setting: asked.parameters[setting] for setting in places}
                     save_record(record, path)
         return {
             str(path.relative_to(folder)): path.read_bytes()
             for kind in FILES
             for path in folder.glob(kind)
         }
+
+
+def data_folder(asked: Path) -> Path:
+    """Return the folder of the data: the one that is asked for where this node shares it, else its
+    own.
+    """
+    if asked.is_dir():
+        return asked
+    return Path(os.environ.get(DATA_ENV, "~/.cache/mixed-precision-study")).expanduser()
 
 
 class Cluster(NamedTuple):
@@ -100,36 +101,38 @@ class Cluster(NamedTuple):
             while going:
                 for ended in ray.wait(list(going), timeout=1)[0]:
                     runs = going.pop(ended)
-                    try:
-                        for run in runs:
-                            run.log_path.unlink(missing_ok=True)  # of an earlier start
-                        for name, content in ray.get(ended).items():
-                            with written_whole(runs[0].folder / name) as temporary:
-                                temporary.write_bytes(content)
-                    except ray.exceptions.RayError as error:
-                        reason = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
-                        for run, precision in [(one, name) for one in runs for name in one.run_ids]:
-                            write_ending(
-                                run,
-                                precision,
-                                self.devices[0],
-                                "killed",
-                                f"its node failed: {reason}",
-                            )
-                    for record in filter(
-                        None, [read_run(path) for run in runs for path in run.record_paths.values()]
-                    ):
-                        where = (
-                            f"[{len(groups) - len(going)}/{len(groups)}] "
-                            f"{record['host_id'] or 'ray'}"
-                        )
-                        say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
+                    self.receive(ended, runs)
+                    say_records(runs, f"[{len(groups) - len(going)}/{len(groups)}]")
         finally:
             for unfinished in going:
                 ray.cancel(unfinished)  # as Ctrl-C in the task, which then ends its run
             if going:
                 # seconds for the nodes to end their runs
                 ray.wait(list(going), num_returns=len(going), timeout=5)
+
+    def receive(self, ended: Any, runs: list[Run]) -> None:
+        """Write what a task has brought back, or that its node failed."""
+        for run in runs:
+            run.log_path.unlink(missing_ok=True)  # of an earlier start
+        try:
+            files = self.ray.get(ended)
+        except self.ray.exceptions.RayError as error:
+            cause = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
+            reason = f"its node failed: {cause}"
+            for run in runs:
+                write_endings(run, run.trainings, self.devices[0], "killed", reason)
+            return
+        for name, content in files.items():
+            with written_whole(runs[0].folder / name) as temporary:
+                temporary.write_bytes(content)
+
+
+def say_records(runs: list[Run], count: str) -> None:
+    """Say what each training of these runs measured, and where."""
+    for run in runs:
+        for path in run.record_paths.values():
+            if record := read_run(path):
+                say_ended(f"{count} {record['host_id'] or 'ray'}", record)
 
 
 @contextmanager
@@ -138,13 +141,16 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
 
     Raise UserError where there is none to use.
     """
-    os.environ.update({f"RAY_{name}": value for name, value in IMPATIENT.items()})
+    os.environ.update(OF_RAY)
     on_sigterm, stderr = signal.getsignal(signal.SIGTERM), os.dup(2)
     try:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise
             import ray
-            from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+            from ray._raylet import (  # type: ignore[attr-defined]
+                AuthenticationMode,
+                get_authentication_mode,
+            )
 
             Path(folder, "code.zip").write_bytes(packed_package())
             ray.init(
@@ -161,8 +167,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         # no Ray, no cluster, no token, another version: each raises a class of its own
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         advice = (
-            "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token "
-            "here and on its nodes"
+            "it takes `pip install ray`, HOST:PORT of a cluster,"
+            " and RAY_AUTH_MODE=token here and on its nodes"
         )
         raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None
     finally:

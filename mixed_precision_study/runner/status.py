@@ -6,14 +6,29 @@ import json
 import logging
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import isnan
 from pathlib import Path
+from typing import Any
 
+from ..judge.axis import Axis
 from ..judge.conditions import flags_of, why_made_up
+from ..judge.verdict import NOT_TRAINED
 from ..parameters import printable
 from ..report.files import checked_study
-from ..report.words import MADE_UP, said
+from ..report.words import (
+    MADE_UP,
+    model_name,
+    outcome_words,
+    precision_name,
+    said,
+    said_of_made_up,
+    short,
+    short_name,
+    way_name,
+)
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
 from ..store.record import read_run
@@ -24,17 +39,19 @@ logging.raiseExceptions = False  # a full disk must not end the study when its l
 TIMES_FILE = "logs/batch.json"  # below the output folder
 
 
-def say(text: str) -> None:
-    """Print text and add it to the log, without what a terminal would obey.
+def say(text: str, in_log: str = "") -> None:
+    """Print text and add it to the log, or there what is to stand `in_log`, without what a
+    terminal would obey.
 
     The terminal or pipe may have closed.
     """
     text = printable(text)
-    LOG.info("%s", text)
+    LOG.info("%s", printable(in_log) or text)
     try:
         print(f"{text}\n", end="", flush=True)  # in one piece, because each device says its own
     except OSError:
-        sys.stdout = None  # type: ignore[assignment]  # Python would else try again at its end, and complain
+        # Python would else try again at its end, and complain
+        sys.stdout = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -70,10 +87,16 @@ def read_seconds(folder: Path) -> dict[str, float]:
     return {}
 
 
+def way_of(record: dict) -> str:
+    """Return how a run was trained as a person names it: model, batch, execution and layout."""
+    settings = record["settings"]
+    layout = ", channels_last" if settings.get("channels_last") else ""
+    batch = f"batch {settings['batch_size']}"
+    return f"{model_name(record)}, {batch}, {way_name(settings.get('execution'))}{layout}"
+
+
 def in_words(record: dict) -> str:
-    """Return what was measured, with units, and why it must be read with caution; or why it was
-    not measured.
-    """
+    """Return what was measured, with units, or why it was not measured."""
     if record["status"] != "ok":
         return str(record["reason"])
     seconds, metric = (
@@ -81,59 +104,119 @@ def in_words(record: dict) -> str:
     )
     words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
     units = {"samples_per_second": f"{record['sample_unit']}/s", "peak_allocated_mib": "MiB peak"}
-    words += [
-        f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record[key] is not None
-    ]
+    words += [f"{short(record[key])} {unit}" for key, unit in units.items() if record[key]]
     words += [f"{record['metric_name']} {metric[-1]:.4g}"] if metric else []
+    return ", ".join(words)
+
+
+def say_ended(where: str, record: dict) -> None:
+    """Say what became of a training. The log names its record, too, and why to read it with
+    caution.
+    """
+    found = in_words(record)
     flags = [f"made-up data, because {MADE_UP[why]}"] if (why := why_made_up(record)) else []
     flags += map(said, flags_of(record))
-    return ", ".join([*words, *(["Caution: " + "; ".join(flags)] if flags else [])])
+    caution = f", Caution: {'; '.join(flags)}" if flags and record["status"] == "ok" else ""
+    say(
+        f"{where}  {way_of(record)}, {precision_name(record['precision'])}: {found}",
+        f"{where}  {record['run_id']}  {record['status']}  {found}{caution}",
+    )
 
 
 def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     """Return how many times as fast as its base a training is that has ended, or None where that is
     not known.
 
-    Of a base, as fp32, it is what is now known of the others. On a CPU nothing is said: its times
+    Of a base, as TF32, it is what is now known of the others. On a CPU nothing is said: its times
     mean nothing.
     """
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
-    found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     axis = checked_study(record["study"] or {}, "the record").compares()
-    like = [one for one in found if one and axis.rest_of(one) == axis.rest_of(record)]
+    runs, to_come = alike(record, comparison, axis)
+    own, known = axis.arm_of(record), {*runs, *to_come}
+    base = ([""] + [one for one in axis.bases if one in known])[-1]
+    words = []
+    for arm in runs:
+        if arm == base or own not in (arm, base):
+            continue
+        ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, [])))
+        if ratio and not (ratio["untrained"] or ratio["unlike"]):
+            words.append(f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
+    return f"{way_of(record)}, over {short_name(base)}: {', '.join(words)}" if words else None
+
+
+def alike(
+    record: dict, comparison: Comparison, axis: Axis
+) -> tuple[dict[str, list[dict]], set[str]]:
+    """Return ({arm: ok records}, arms to come) of the trainings that differ from a run in their arm
+    alone.
+    """
     runs: dict[str, list[dict]] = {}
-    for one in like:
-        runs.setdefault(axis.arm_of(one), []).append(one)
-    base = runs.pop(axis.bases[0], [])
-    ratios = {arm: paired_ratio(paired_runs(runs[arm], base)) for arm in runs}
-    words = [
-        f"{name} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
-        for name, ratio in ratios.items()
-        if ratio
-        and axis.arm_of(record) in (name, axis.bases[0])
-        and not (ratio["untrained"] or ratio["unlike"])
-    ]
-    settings = record["settings"]
-    way = f"{settings['model']} b{settings['batch_size']} {settings.get('execution', 'eager')}"
-    return f"{way}, times as fast as {axis.bases[0]}: {', '.join(words)}" if words else None
+    to_come = set()
+    for run in comparison:
+        for run_id, (parameters, precision) in run.trainings.items():
+            found = read_run(run.record_paths[run_id])
+            other = found or record | {"precision": precision, "settings": parameters}
+            if axis.rest_of(other) != axis.rest_of(record):
+                continue
+            if found is None:
+                to_come.add(axis.arm_of(other))
+            elif found["status"] == "ok":
+                runs.setdefault(axis.arm_of(other), []).append(other)
+    return runs, to_come
 
 
-def table(comparisons: Iterable[Comparison]) -> str:
-    """Return all trainings as aligned lines of text."""
-    found = {
-        p.stem: read_run(p)
-        for runs in comparisons
-        for run in runs
-        for p in run.record_paths.values()
-    }
-    width = max(map(len, found))
-    lines = [
-        f"{name:<{width}}  {record['status']:<11}  {in_words(record)}"
-        if record
-        else f"{name:<{width}}  not run"
-        for name, record in found.items()
-    ]
-    return "\n".join(lines)
+def table(folder: Path) -> str:
+    """Return a table of what the records of a folder say, a row for each way of each model, and
+    below it each caution once.
+
+    Beside the speed stand the changes of memory and energy, where they are known. On a CPU it says
+    only what worked.
+    """
+    import pandas as pd  # it takes a while to load
+
+    from ..report.tables import read_tables
+
+    tables = read_tables(folder)
+    arms = tables.arms if tables.on_cpu else tables.compared_arms or tables.arms
+    names = []
+    for name, way, more in tables.comparisons[["name", "way", "more"]].itertuples(index=False):
+        labels = [one for one in more.split(", ") if not one.startswith(("without ", "no "))]
+        names.append(", ".join(filter(None, [name, way, *labels])))
+    rows: dict[str, dict] = {}
+    for bar in tables.bars[tables.bars.arm.isin(arms)].itertuples():
+        name = names[bar.comparison]
+        if names.count(name) > 1:
+            name = tables.comparisons.title[bar.comparison]
+        rows.setdefault(name, {}).update(cells_of(bar, tables.on_cpu))
+    frame = pd.DataFrame(list(rows.values()), index=[*rows]).fillna("")
+    frame = frame.loc[:, (frame != "").any()]
+    if not tables.on_cpu:
+        frame.columns = pd.MultiIndex.from_tuples(frame.columns)
+    return "\n".join([frame.to_string(), *cautions_of(list(tables.trainings.record))])
+
+
+def cells_of(bar: Any, on_cpu: bool) -> dict:
+    """Return {column: text} of an arm in a row of table(): its ratio, or else how it ended."""
+    if on_cpu:
+        ends = {"ok": "worked", "unsupported": "needs a GPU"}
+        return {bar.short: ends.get(bar.status, bar.status)}
+    found = {"speed": bar.status}
+    if bar.outcome == NOT_TRAINED:
+        found["speed"] = outcome_words(NOT_TRAINED)
+    elif not isnan(bar.ratio):
+        found["speed"] = f"{bar.ratio:.2f}x"
+    changes = {"memory": -bar.saved, "energy": bar.energy - 1}
+    for name, change in changes.items():
+        found[name] = "" if isnan(change) else f"{round(100 * change):+d}%"
+    return {(f"{bar.short} over {bar.base_short}", name): text for name, text in found.items()}
+
+
+def cautions_of(records: list[dict]) -> list[str]:
+    """Return why records must be read with caution, each reason in one sentence."""
+    flags = Counter(said(flag).partition(" (")[0] for one in records for flag in flags_of(one))
+    counted = [f"{flag} in {number} of {len(records)} trainings" for flag, number in flags.items()]
+    return [f"Caution: {text}" for text in (said_of_made_up(records), *counted) if text]

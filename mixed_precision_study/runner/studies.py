@@ -2,6 +2,7 @@
 paths.
 """
 
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..judge.axis import PRECISION
-from ..parameters import UserError, did_you_mean
+from ..parameters import OfATraining, UserError, did_you_mean
 from ..report.files import as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
@@ -27,6 +28,8 @@ class Entry(BaseModel):
     notebook: PlainName
     parameters: Settings = {}
     sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
+    ways: Annotated[list[dict[OfATraining, Any]], Field(min_length=1)] = [{}]
+    small: Settings = {}
     cpu: Settings = {}
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
     minutes: Annotated[float, Field(ge=0)] = 1
@@ -58,45 +61,57 @@ def load_studies(path: Path) -> dict[str, dict]:
         )
     if isinstance(studies.get("runs"), list):
         studies = {str(studies.get("name", "study")): studies}
-    found = {}
-    for name, study in studies.items():
-        where = f"study {name} in {path}"
-        try:
-            form = StudyForm.model_validate(
-                {**study, "name": str(name)} if isinstance(study, dict) else study
-            )
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ", ".join(
-                f"entry {one + 1}" if isinstance(one, int) else f"`{one}`" for one in first["loc"]
+    forms = [form_of(str(name), study, path) for name, study in studies.items()]
+    return {form.name: described(form, path) for form in forms}
+
+
+def form_of(name: str, study: Any, path: Path) -> StudyForm:
+    """Return a study of a file in its form. Raise UserError where it has another one."""
+    where = f"study {name} in {path}"
+    if isinstance(study, dict):
+        study = {**study, "name": name}
+    try:
+        form = StudyForm.model_validate(study)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ", ".join(map(part_in_words, first["loc"]))
+        raise UserError(
+            f"{where} is wrong{place and ' at ' + place}: {first['msg']};"
+            " see the head of notebooks/studies.yaml."
+        ) from None
+    for number, entry in enumerate(form.runs, 1):
+        settings = {*entry.parameters, *entry.sweep, *entry.small, *entry.cpu}
+        if "precisions" in entry.sweep or "repeat" in settings:
+            reason = (
+                "must neither sweep `precisions` nor set `repeat`,"
+                " which run_all.py counts up to `repeats`"
             )
             raise UserError(
-                f"{where} is wrong{place and ' at ' + place}: {first['msg']}; see the "
-                "head of notebooks/studies.yaml."
-            ) from None
-        for number, entry in enumerate(form.runs, 1):
-            if "precisions" in entry.sweep or "repeat" in {
-                *entry.parameters,
-                *entry.sweep,
-                *entry.cpu,
-            }:
-                reason = (
-                    "must neither sweep `precisions` nor set `repeat`, which run_all.py "
-                    "counts up to `repeats`"
-                )
-                raise UserError(
-                    f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
-                )
-        said = form.model_dump(exclude_unset=True)
-        if form.base is None:
-            said["base"] = first_arm(form)
-        if form.axis != PRECISION:  # only runs of one GPU are pairs
-            said.setdefault("interleaved", True)
-        study = checked_study(said, where)
-        if study.base is not None:
-            check_values(form, as_list(study.base), where)
-        found[form.name] = said | {"about": study._asdict()}
-    return found
+                f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
+            )
+    return form
+
+
+def part_in_words(part: str | int) -> str:
+    """Return a part of a place in a study: the number of an entry, or a key."""
+    return f"entry {part + 1}" if isinstance(part, int) else f"`{part}`"
+
+
+def described(form: StudyForm, path: Path) -> dict:
+    """Return a study with what it says of itself as `about`.
+
+    Raise UserError where that is wrong.
+    """
+    where = f"study {form.name} in {path}"
+    said = form.model_dump(exclude_unset=True)
+    if form.base is None:
+        said["base"] = first_arm(form)
+    if form.axis != PRECISION:  # only runs of one GPU are pairs
+        said.setdefault("interleaved", True)
+    study = checked_study(said, where)
+    if study.base is not None:
+        check_values(form, as_list(study.base), where)
+    return said | {"about": study._asdict()}
 
 
 def first_arm(form: StudyForm) -> list | None:
@@ -112,7 +127,7 @@ def check_values(form: StudyForm, base: list, where: str) -> None:
     for name, value in zip(as_list(form.axis), base, strict=True):
         parameter = "precisions" if name == PRECISION else name
         given = [{**entry.parameters, **entry.sweep}.get(parameter) for entry in form.runs]
-        known = [one for values in given for one in as_list(values)]
+        known = [value for values in given for value in as_list(values)]
         if None not in known and value not in known:
             advice = did_you_mean(str(value), list(map(str, known)), "possible are")
             raise UserError(f"no run of {where} has {name} {value}, its base; {advice}")
@@ -126,13 +141,11 @@ def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
     may be a stranger's.
     """
     names = [f"{name}.ipynb" for name in notebooks_of(studies.values())]
-    own = ROOT / "notebooks"
-    in_clone = path.name == "study.yaml" and all((own / name).exists() for name in names)
-    return (
-        path.parent
-        if not in_clone and any((path.parent / name).exists() for name in names)
-        else own
-    )
+    of_clone, beside = ROOT / "notebooks", path.parent
+    in_clone = path.name == "study.yaml" and all((of_clone / name).exists() for name in names)
+    if not in_clone and any((beside / name).exists() for name in names):
+        return beside
+    return of_clone
 
 
 def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
@@ -152,13 +165,12 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
                 f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}"
             )
         asked.setdefault(name, []).extend([notebook] if notebook else there)
-    return {
-        name: {
-            **studies[name],
-            "runs": [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks],
-        }
-        for name, notebooks in asked.items()
-    }
+    return {name: with_notebooks(studies[name], asked[name]) for name in asked}
+
+
+def with_notebooks(study: dict, notebooks: list[str]) -> dict:
+    """Return a study with the runs of these notebooks alone."""
+    return study | {"runs": [run for run in study["runs"] if run["notebook"] in notebooks]}
 
 
 def notebooks_of(studies: Iterable[dict]) -> list[str]:
@@ -177,13 +189,19 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":
             raise UserError(
-                "output_dir cannot be set with -p, because run_all.py sets it; use "
-                "--output-dir DIR."
+                "output_dir cannot be set with -p, because run_all.py sets it;"
+                " use --output-dir DIR."
             )
         if parameter in PATHS:
             overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
         else:
             overrides[name] = plain_yaml(text, f"-p {name} {text[:100]}")
+    repeats = overrides.get("repeats", 1)
+    if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
+        raise UserError(
+            f"repeats is {reprlib.repr(repeats)};"
+            f" it must be a whole number from 1 to {MOST_REPEATS}."
+        )
     return overrides
 
 

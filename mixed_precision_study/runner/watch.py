@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import psutil
 
-from .. import OF_A_RUN, RUNNER_ENV
 from ..store.commit import hash_at_import
+from ..store.variables import COMMIT_ENV, OF_A_RUN, RUNNER_ENV
 
 SECONDS = 2.0  # between two looks
 END_SECONDS = 10  # that what is killed may take to be gone
@@ -36,7 +36,9 @@ def runner_above() -> psutil.Process | None:
     A shell that a notebook opened keeps the variables of its run, also when that is over.
     """
     given = os.environ.get(RUNNER_ENV)
-    return next((one for one in psutil.Process().parents() if str(one.pid) == given), None)
+    return next(
+        (process for process in psutil.Process().parents() if str(process.pid) == given), None
+    )
 
 
 def follow_runner() -> None:
@@ -51,7 +53,7 @@ def follow_runner() -> None:
         warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
         end_without(runner)
         return
-    for name in os.environ.keys() & [*OF_A_RUN, "MIXED_PRECISION_COMMIT"]:
+    for name in os.environ.keys() & {*OF_A_RUN, COMMIT_ENV}:
         del os.environ[name]
     said = (
         "no run_all.py is above this process, so the environment variables of its runs are ignored."

@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .files import written_whole
+from .variables import COMMIT_ENV, HASH_ENV, NOTEBOOK_ENV
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 # raised by bad JSON or a bad notebook
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 NOT_MEASURING = ("diagnosis", "judge", "report", "runner")  # rooms of the package
-# environment variable from run_all.py: hash of the code when the run began
-HASH_ENV = "MIXED_PRECISION_CODE_HASH"
-# environment variable from run_all.py: the notebook of the run
-NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"
 
 
 class Cell(NamedTuple):
@@ -39,7 +36,7 @@ def suite_commit() -> str | None:
 
     None means that neither is known.
     """
-    if commit := os.environ.get("MIXED_PRECISION_COMMIT"):
+    if commit := os.environ.get(COMMIT_ENV):
         return commit
     if not (ROOT / ".git").exists():  # git would answer for a repository around this folder
         return None
@@ -101,12 +98,12 @@ def hash_that_ran() -> str | None:
 
 def package_state() -> tuple[tuple[str, int], ...]:
     """Return (path, time of the last write in ns) of every file of the package that measures."""
-    found: list[str] = []
+    paths: list[str] = []
     # rglob takes seven times as long, and every run asks
     for folder, folders, files in os.walk(PACKAGE):
         folders[:] = [name for name in folders if name not in NOT_MEASURING]
-        found += [os.path.join(folder, name) for name in files if name.endswith(".py")]
-    return tuple((path, os.stat(path).st_mtime_ns) for path in sorted(found))
+        paths += [os.path.join(folder, name) for name in files if name.endswith(".py")]
+    return tuple((path, os.stat(path).st_mtime_ns) for path in sorted(paths))
 
 
 @functools.cache
@@ -144,7 +141,10 @@ def keep_code(folder: Path, notebooks: Iterable[Path]) -> None:
     path = folder / f"code-{digest(hashes)[:12]}.zip"
     if path.exists():
         return
-    others = [(f"notebooks/{one.name}", one.read_text(encoding="utf-8")) for one in notebooks]
+    others = [
+        (f"notebooks/{notebook.name}", notebook.read_text(encoding="utf-8"))
+        for notebook in notebooks
+    ]
     others.append(("code.json", json.dumps(hashes, indent=1)))
     with written_whole(path) as temporary:
         temporary.write_bytes(packed_package(others))

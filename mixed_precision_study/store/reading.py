@@ -12,6 +12,7 @@ from .record import flat_record, record_of
 
 MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NO_RECORD = "it is no record"
+JSON = re.compile(r"(^|/)[^./][^/]*\.json$")  # an entry of a zip
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
 # files of run_all.py that are no records
 BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")
@@ -57,21 +58,23 @@ def json_files(
             yield name, partial(read_file, path)
         elif path.suffix == ".zip":
             try:
-                check_is_file(path)
-                with zipfile.ZipFile(path) as archive:
-                    entries = [
-                        one
-                        for one in archive.infolist()
-                        if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)
-                    ]
-                    if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
-                        raise ValueError(
-                            f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB"
-                        )
-                    for one in entries:
-                        yield f"{name}/{one.filename}", partial(read_entry, archive, one)
+                yield from json_entries(path, name)
             except Exception as error:  # a broken archive raises whatever it likes
                 left_out.append((name, f"not readable ({error})"))
+
+
+def json_entries(path: Path, name: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield (name, what reads it) of every JSON file in a zip while that is open.
+
+    Raise ValueError where they are too large together.
+    """
+    check_is_file(path)
+    with zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if JSON.search(entry.filename)]
+        if sum(entry.file_size for entry in entries) > MAX_ARCHIVE_BYTES:
+            raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
+        for entry in entries:
+            yield f"{name}/{entry.filename}", partial(read_entry, archive, entry)
 
 
 def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

@@ -32,8 +32,9 @@ from ..parameters import (
     planned,
     said_of,
 )
-from .commit import NOTEBOOK_ENV, digest, hash_that_ran
+from .commit import digest, hash_that_ran
 from .files import read_file, written_whole
+from .variables import NOTEBOOK_ENV, STUDY_ENV
 
 Number = Integer | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Positive = Annotated[Number, Field(gt=0)]
@@ -64,9 +65,6 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
-ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
-# environment variable from run_all.py: the field `study`, as JSON
-STUDY_ENV = "MIXED_PRECISION_ABOUT"
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 RESULTS = ("ok", "diverged")  # statuses of what was measured
 
@@ -365,17 +363,22 @@ class RunRecord(Section):
     def __setattr__(self, name: str, value: Any) -> None:
         vars(self.part_with(name))[name] = value
 
+    def fill(self, **values: Any) -> None:
+        """Set several fields."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
 
 def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
-    found: dict[str, tuple] = {}
+    places: dict[str, tuple] = {}
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            found |= places_in(kind, (*above, name))
+            places |= places_in(kind, (*above, name))
         elif above:  # the settings, in no section, are no fields
-            found[name] = above
-    return found
+            places[name] = above
+    return places
 
 
 PLACES = places_in(RunRecord, ())
@@ -420,17 +423,19 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 
 
-def new_record(notebook: str, settings: dict, precision: str, facts: dict) -> RunRecord:
+def new_record(
+    notebook: str, settings: dict, precision: str, facts: dict, way: dict | None = None
+) -> RunRecord:
     """Return the record of a run that is about to start;
 
-    `facts` are fields that are known already.
+    `facts` are fields that are known already. `way` holds what is other in it than run_all.py has
+    planned for the first way of this process.
     """
     plan = planned()
-    run_id = run_id_of(notebook, plan.parameters if plan else settings, precision)
+    run_id = run_id_of(notebook, plan.parameters | (way or {}) if plan else settings, precision)
     run = Run.model_construct(run_id=run_id, notebook=notebook, precision=precision)
     record = RunRecord.model_construct(run=run, settings=settings)
-    for name, value in facts.items():
-        setattr(record, name, value)
+    record.fill(**facts)
     return record
 
 
@@ -475,7 +480,7 @@ def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
         os.replace(path, aside / path.name)
         print(f"The result of version {old.package_version} is kept in {aside}.")
         return
-    was, now = ([one.data_fingerprint, one.identity] for one in (old, new))
+    was, now = ([record.data_fingerprint, record.identity] for record in (old, new))
     if new.data_fingerprint and was != now:
         old.run_id += f"-{digest(was)[:12]}"
         save_record(old, path.with_name(f"{old.run_id}.json"))
@@ -572,8 +577,8 @@ def lifted(flat: dict) -> dict:
     version = str(flat.get("package_version"))
     if not version.startswith("0.3."):
         raise ValueError(
-            f"version {version} wrote it; only records of 0.3 and later are read, so "
-            "read it with 0.3"
+            f"version {version} wrote it; only records of 0.3 and later are read,"
+            " so read it with 0.3"
         )
     given: dict[str, Any] = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),

@@ -29,33 +29,46 @@ def mapped(
     def inner(part: Any, place: str) -> Any:
         return mapped(part, convert, path + place, is_leaf)
 
-    same: Any
-    if isinstance(value, torch.Tensor | torch.Size) or is_leaf(value):
+    if isinstance(value, torch.Tensor | torch.Size) or moves_itself(value) or is_leaf(value):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
         names = ("data", "sorted_indices", "unsorted_indices")
         return value._replace(**{name: inner(getattr(value, name), f".{name}") for name in names})
-    if isinstance(value, Mapping) and not isinstance(value, dict | UserDict):
-        if hasattr(value, "to"):
-            return convert(value, path)
-        value = dict(value)  # because its copy may share its contents
     if isinstance(value, Mapping):
-        same = copy.copy(value)
-        for key, part in value.items():
-            same[key] = inner(part, f"[{key!r}]")
-        return same
+        return mapped_items(value, inner)
     if dataclasses.is_dataclass(type(value)):
-        same = copy.copy(value)
-        for field in dataclasses.fields(value):
-            if hasattr(value, field.name):
-                part = inner(getattr(value, field.name), f".{field.name}")
-                object.__setattr__(same, field.name, part)
-        return same
+        return mapped_fields(value, inner)
     if isinstance(value, list | tuple):
         parts = [inner(part, f"[{number}]") for number, part in enumerate(value)]
         return getattr(value, "_make", type(value))(parts)
     return convert(value, path)
+
+
+def is_plain(mapping: Mapping) -> bool:
+    """Return whether a mapping is Python's own; the copy of another one may share its contents."""
+    return isinstance(mapping, dict | UserDict)
+
+
+def moves_itself(value: Any) -> bool:
+    """Return whether a value is a library's mapping that can move itself, such as a TensorDict."""
+    return isinstance(value, Mapping) and not is_plain(value) and hasattr(value, "to")
+
+
+def mapped_items(value: Mapping, inner: Callable) -> Any:
+    same: Any = copy.copy(value) if is_plain(value) else dict(value)
+    for key, part in value.items():
+        same[key] = inner(part, f"[{key!r}]")
+    return same
+
+
+def mapped_fields(value: Any, inner: Callable) -> Any:
+    same = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
+            part = inner(getattr(value, field.name), f".{field.name}")
+            object.__setattr__(same, field.name, part)
+    return same
 
 
 def leaves_of(
@@ -84,15 +97,15 @@ def fingerprint_of(*parts: Any) -> str:
 
     Tensors are taken as they are held. CIFAR-10 takes about 0.2 s.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         if not isinstance(part, torch.Tensor):
-            found.update(f"{part!r};".encode())
+            digest.update(f"{part!r};".encode())
             continue
-        found.update(f"{tuple(part.shape)} {part.dtype};".encode())
+        digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
         if part.numel():
-            found.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
-    return found.hexdigest()[:12]
+            digest.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:12]
 
 
 class TrainingData:

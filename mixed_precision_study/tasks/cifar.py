@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels,
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
 
 
-def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
+def load(settings: Any, device: torch.device) -> "Cifar":
     """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is
     not available.
     """
@@ -50,9 +49,9 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
                 f'"{place}"; rename it.'
             )
         print(f"Your images are resized to {side} x {side} pixels (image_size).")
-        images = images_in_tree(place, side, own=True)
+        images = images_in_tree(place, side, is_own=True)
     elif name in KINDS and (place / name / "train").is_dir():
-        images = images_in_tree(place / name, 32, own=False)
+        images = images_in_tree(place / name, 32, is_own=False)
     else:
         advice = f"put it into {place / name}/train/<class>/ and {place / name}/test/<class>/"
         find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
@@ -69,9 +68,7 @@ class Cifar(ImageData):
 
     folder = "cifar10"
 
-    def __init__(
-        self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str
-    ):
+    def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         train, test, self.classes = images
         self.title = TITLES.get(used)
@@ -149,7 +146,7 @@ class Cifar(ImageData):
         )
 
 
-def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
+def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
     """Return what Cifar takes, of images below `folder`/train/<class> and `folder`/test/<class>,
     `side` pixels wide.
 
@@ -162,17 +159,17 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     samples: list[tuple[Path, int]] = []  # with their labels
     counts: list[int] = []
     for part in ("train", "test"):
-        found = [
+        labelled = [
             (path, label)
             for label, name in enumerate(classes)
             for path in images_in(folder / part / name, SUFFIXES)
         ]
-        samples += found
-        counts.append(len(found))
-        if not found:
+        samples += labelled
+        counts.append(len(labelled))
+        if not labelled:
             raise UserError(
-                f"{folder / part} holds no images; put them into "
-                f"{folder}/train/<class>/* and test/<class>/*."
+                f"{folder / part} holds no images;"
+                f" put them into {folder}/train/<class>/* and test/<class>/*."
             )
     paths, labels = zip(*samples, strict=True)
     say_copies(paths[: counts[0]], paths[counts[0] :])
@@ -183,7 +180,7 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     pixels = decode_all(read, len(paths)).permute(0, 3, 1, 2).contiguous()
     train, test = zip(pixels.split(counts), torch.tensor(labels).split(counts), strict=True)
     used = folder.name
-    if not own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
+    if not is_own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
         print(
             f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images of "
             f"{len(classes)} classes, so it is named"

@@ -4,6 +4,7 @@ files that lie there.
 
 import csv
 import hashlib
+import itertools
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,19 +38,21 @@ def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str |
     """
     dataset = parameters["dataset"]
     if parameters.get("csv_path") and dataset in ("auto", "csv"):
-        path = base / parameters["csv_path"]
-        with path.open(encoding="utf-8-sig", newline="") as opened:
-            return [
-                path,
-                *(path.parent / row["path"] / row["image"] for row in csv.DictReader(opened)),
-            ]
+        return files_of_csv(base / parameters["csv_path"])
     folder = base / parameters["data_dir"]
     if dataset != "folder":
         folder = folder / (auto if auto and dataset == "auto" else dataset)
     if (folder / "train").is_dir():
-        found = [path for part in ("train", "test") for path in sorted((folder / part).rglob("*"))]
-        return [path for path in found if path.is_file()]
+        parts = [sorted((folder / part).rglob("*")) for part in ("train", "test")]
+        return list(filter(Path.is_file, itertools.chain(*parts)))
     return sorted(folder.glob("*.txt"))
+
+
+def files_of_csv(path: Path) -> list[Path]:
+    """Return a CSV and the images that it names."""
+    with path.open(encoding="utf-8-sig", newline="") as opened:
+        images = [path.parent / row["path"] / row["image"] for row in csv.DictReader(opened)]
+    return [path, *images]
 
 
 def hash_of_files(paths: Sequence[str | Path]) -> str:
@@ -58,10 +61,10 @@ def hash_of_files(paths: Sequence[str | Path]) -> str:
     One that is missing counts as such.
     """
     sizes = [os.path.getsize(path) if os.path.isfile(path) else -1 for path in paths]
-    found = hashlib.sha256(repr(sizes).encode())
+    digest = hashlib.sha256(repr(sizes).encode())
     whole = sum(sizes) <= WHOLE_BYTES
     for place in range(0, len(paths), 1 if whole else -(-len(paths) // SAMPLED_FILES)):
         if sizes[place] >= 0:
             with open(paths[place], "rb") as opened:
-                found.update(opened.read(WHOLE_BYTES if whole else SAMPLED_BYTES))
-    return found.hexdigest()[:12]
+                digest.update(opened.read(WHOLE_BYTES if whole else SAMPLED_BYTES))
+    return digest.hexdigest()[:12]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ TITLES = {"elpv": "ELPV", "synthetic": "made-up data"}
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
-def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
+def load(settings: Any, device: torch.device) -> "NumberedImages":
     """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones
     if it is missing.
     """
@@ -63,9 +63,7 @@ class NumberedImages(ImageData):
 
     mean, std = 127.5, 64.0
 
-    def __init__(
-        self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str
-    ):
+    def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         self.take, self.paths, self.labels = images
         low, high = self.labels.min().item(), self.labels.max().item()
@@ -87,9 +85,8 @@ class NumberedImages(ImageData):
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
-            say_copies(
-                *([self.paths[index] for index in part] for part in (self.training, self.held_out))
-            )
+            trained = [self.paths[index] for index in self.training]
+            say_copies(trained, [self.paths[index] for index in self.held_out])
         if settings.loader == "gpu":
             parts = (
                 decode_all(self.take, len(self.labels)),

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,8 +56,8 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
                 return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
                 raise ValueError(
-                    "it holds numbers of 32 bits, whose range nobody knows; save it with "
-                    "8 or 16 bits"
+                    "it holds numbers of 32 bits, whose range nobody knows;"
+                    " save it with 8 or 16 bits"
                 )
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
@@ -74,10 +73,10 @@ def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     Links to files are followed, and links to folders are not, because they may lead round in a
     circle.
     """
-    found = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
+    paths = sorted(folder.rglob("*"), key=lambda path: (str(path.parent), path.name))
     return [
         path
-        for path in found
+        for path in paths
         if path.suffix.lower() in suffixes and all(map(is_usual, path.relative_to(folder).parts))
     ]
 
@@ -94,8 +93,8 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
     known = {hash_of_files([path]) for path in train}
     if copies := known.intersection(hash_of_files([path]) for path in held_out):
         print(
-            f"NOTICE: {len(copies):,} held-out images are training images, too, so the "
-            "metric flatters."
+            f"NOTICE: {len(copies):,} held-out images are training images, too,"
+            " so the metric flatters."
         )
 
 
@@ -152,7 +151,7 @@ class ImageData(TrainingData):
     labels: torch.Tensor
     training: torch.Tensor  # indices of the images to train on
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, source: str, used: str):
+    def __init__(self, settings: Any, device: torch.device, source: str, used: str):
         self.settings = settings
         self.device = device
         self.source, self.used = source, used

@@ -87,17 +87,7 @@ class IterableData(TrainingData):
         self.counted: dict[Any, list] = {}
         self.limit = max_steps
         self.steps_hashed: list[str] = []
-        first: list = []
-        try:
-            for step in self.read(0):
-                parts = parts_of(step, "batch", is_numbers)
-                first = first or [part for _, part in parts if isinstance(part, torch.Tensor)]
-                told = [one for one in parts if isinstance(one[1], TOLD)]
-                self.steps_hashed.append(fingerprint_of(*itertools.chain(*told)))
-        except RecursionError:
-            raise UserError("a batch holds itself; take that reference out of it.") from None
-        if not self.steps_hashed:
-            raise UserError("batches is empty; it must yield at least one batch.")
+        first = self.first_epoch()
         seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
         shapes = [seen.setdefault(shape, len(seen)) for shape in self.counted[0]]
         if one_shape and any(shapes):
@@ -107,6 +97,21 @@ class IterableData(TrainingData):
         self.sizes = [samples for _, samples in self.counted[0]]
         self.train_samples = sum(self.sizes)
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
+
+    def first_epoch(self) -> list[torch.Tensor]:
+        """Read an epoch, which counts and hashes its steps, and return the tensors of the first."""
+        tensors: list[torch.Tensor] = []
+        try:
+            for step in self.read(0):
+                parts = parts_of(step, "batch", is_numbers)
+                tensors = tensors or [leaf for _, leaf in parts if isinstance(leaf, torch.Tensor)]
+                told = [part for part in parts if isinstance(part[1], TOLD)]
+                self.steps_hashed.append(fingerprint_of(*itertools.chain(*told)))
+        except RecursionError:
+            raise UserError("a batch holds itself; take that reference out of it.") from None
+        if not self.steps_hashed:
+            raise UserError("batches is empty; it must yield at least one batch.")
+        return tensors
 
     def leave_last_out(self, shapes: list[int]) -> None:
         """Leave out the last step if it alone has another shape, for a CUDA graph; else raise
@@ -121,8 +126,8 @@ class IterableData(TrainingData):
                 'execution="eager" or "compile".'
             )
         print(
-            f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA "
-            "graph takes one shape."
+            f"The last of {len(shapes)} steps is incomplete and left out,"
+            " because a CUDA graph takes one shape."
         )
         shapes.pop()
         self.limit = len(shapes)
@@ -139,50 +144,53 @@ class IterableData(TrainingData):
         if epoch is None:
             batches, limit, accumulate = self.held_out, self.max_steps, 1
         before = random_state()
-        seed_all(epoch or 0)
+        order = epoch or 0
+        seed_all(order)
         if epoch == 0 and self.generator:
             self.generator.set_state(self.first_order)
-        on_gpu = self.device is not None and self.device.type == "cuda"
         given = iter(batches)
         steps = iter(lambda: tuple(itertools.islice(given, accumulate)), ())
-        found = []
+        counts = []
         try:
             for number, parts in enumerate(itertools.islice(steps, limit or None)):
                 parts = Parts(mapped(part, self.moved, is_leaf=is_numbers) for part in parts)
-                found.append((0, 0) if epoch is None else self.count(parts, number))
-                seeds_gpu = on_gpu and (self.seeds_gpu or number == 0)
-                seed_all(self.seed, epoch or 0, number, on_gpu=seeds_gpu)
+                counts.append((0, 0) if epoch is None else self.count(parts, number))
+                seed_all(self.seed, order, number, on_gpu=self.seeds_gpu_in(number))
                 yield parts if accumulate > 1 else parts[0]
-                seed_all(epoch or 0, number)  # of the next batch
+                seed_all(order, number)  # of the next batch
         finally:
             set_random_state(before)
-        self.check_same(epoch, found)
+        self.check_same(epoch, counts)
+
+    def seeds_gpu_in(self, step: int) -> bool:
+        on_gpu = self.device is not None and self.device.type == "cuda"
+        return on_gpu and (self.seeds_gpu or step == 0)
 
     def count(self, parts: Parts, number: int) -> tuple[int, int]:
         """Return a hash of all shapes in a step, and its samples."""
         sizes = [sizes_in(part) for part in parts]
-        for one in sizes:
-            if not any(size for (_, axis), (_, size) in one.items() if type(axis) is torch.dtype):
+        for known in sizes:
+            if not any(size for (_, axis), (_, size) in known.items() if type(axis) is torch.dtype):
                 raise UserError(
-                    f"batch {number} has 0 samples; it must hold a tensor with some, "
-                    "such as (inputs, labels)."
+                    f"batch {number} has 0 samples; it must hold a tensor with some,"
+                    " such as (inputs, labels)."
                 )
         if self.place is None:
             of_loader = getattr(self.batches, "batch_size", None)
             self.place, self.size = counted_place(sizes[0], self.size, of_loader)
-        return hash(str(sizes)), sum(one.get(self.place, (0, 0))[1] for one in sizes)
+        return hash(str(sizes)), sum(known.get(self.place, (0, 0))[1] for known in sizes)
 
-    def check_same(self, epoch: int | None, found: list[tuple]) -> None:
+    def check_same(self, epoch: int | None, counts: list[tuple]) -> None:
         """Raise Failed where an epoch is not what was counted or what another precision was
         given.
         """
-        known = self.counted.setdefault(epoch, found)
+        known = self.counted.setdefault(epoch, counts)
         first = self.counted[0] if epoch else known
         name = "eval_batches" if epoch is None else "batches"
-        if found != known or totals(found) != totals(first) or not (found or epoch == 0):
+        if counts != known or totals(counts) != totals(first) or not (counts or epoch == 0):
             raise Failed(
-                f"{name} gave {len(found)} steps where there were {len(first)}, or other samples or"
-                " shapes; yield the same in every epoch"
+                f"{name} gave {len(counts)} steps where there were {len(first)},"
+                " or other samples or shapes; yield the same in every epoch"
             )
 
     def moved(self, leaf: Any, path: str) -> Any:
@@ -241,17 +249,15 @@ def check_readable(name: str, batches: Any) -> None:
     """
     if any(kind.__name__ in ("Dataset", "IterableDataset") for kind in type(batches).__mro__):
         raise UserError(
-            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, "
-            "batch_size=...), or"
-            " with batch_size=None if it yields whole batches."
+            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset,"
+            " batch_size=...), or with batch_size=None if it yields whole batches."
         )
     if isinstance(batches, Iterator) or not (
         hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     ):
         raise UserError(
-            f"{name}, of type {type(batches).__name__}, cannot be read again and again; "
-            "give a list, a DataLoader"
-            " or a class with __iter__."
+            f"{name}, of type {type(batches).__name__}, cannot be read again and again;"
+            " give a list, a DataLoader or a class with __iter__."
         )
     if length_hint(batches, 1) == 0:
         raise UserError(f"{name} is empty; it must yield at least one batch.")
@@ -261,7 +267,7 @@ def is_numbers(value: Any, kinds: Any = list) -> bool:
     """Return whether a value is a list, of any depth, of numbers that are no flags."""
     if not isinstance(value, kinds) or not value:
         return False
-    return all(is_number(one) or is_numbers(one, list | tuple) for one in value)
+    return all(is_number(part) or is_numbers(part, list | tuple) for part in value)
 
 
 def is_number(value: Any) -> bool:
@@ -283,13 +289,13 @@ def as_tensor(value: Any) -> Any:
 
 def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
-    found = []
+    parts = []
     for place, leaf in leaves_of(value, path, is_leaf):
         if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor):
-            found += parts_of(vars(leaf), place, is_leaf)
+            parts += parts_of(vars(leaf), place, is_leaf)
         else:
-            found.append((place, leaf))
-    return found
+            parts.append((place, leaf))
+    return parts
 
 
 def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict[tuple, tuple]:
@@ -299,26 +305,39 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     in it has size 1 in a dimension that is named after its type, so that a batch of scalars is one
     sample.
     """
-    sizes = {}
+    sizes: dict[tuple, tuple] = {}
     if isinstance(batch, list):
-        samples = batch and isinstance(batch[0], torch.Tensor | tuple)
-        sizes[path, 0] = OF_TENSORS if samples or rank == OUTSIDE_LISTS else OTHERS, len(batch)
-    for place, part in parts_of(
-        batch, path, lambda part: isinstance(part, list) and part is not batch
-    ):
+        of_tensors = isinstance(next(iter(batch), None), torch.Tensor | tuple)
+        likely = of_tensors or rank == OUTSIDE_LISTS
+        sizes[path, 0] = OF_TENSORS if likely else OTHERS, len(batch)
+
+    def is_inner_list(part: Any) -> bool:
+        return isinstance(part, list) and part is not batch
+
+    for place, part in parts_of(batch, path, is_inner_list):
         if isinstance(part, list):
             sizes |= sizes_in(part, place, IN_LISTS)
         if isinstance(part, torch.Tensor):
-            if part.is_nested:
-                raise UserError(
-                    f"{place} is a nested tensor, so give its values() and offsets() instead."
-                )
             sizes[place, part.dtype] = OTHERS, min(1, part.numel())
-            part = tuple(part.shape)
+            part = shape_of(part, place)
         if type(part) is tuple:  # or how many of the packed sequences have a first, a second entry
             for dimension, size in enumerate(part):
                 sizes[place, dimension] = OTHERS if dimension else rank, size
     return sizes
+
+
+def shape_of(tensor: torch.Tensor, place: str) -> tuple:
+    """Return a tensor's shape. Raise UserError where it is nested, because that has none."""
+    if tensor.is_nested:
+        raise UserError(f"{place} is a nested tensor, so give its values() and offsets() instead.")
+    return tuple(tensor.shape)
+
+
+def likeliest_sizes(sizes: dict[tuple, tuple]) -> list[int]:
+    """Return the sizes of the lowest rank that has any but 0, of sizes_in() a batch."""
+    known = [(rank, size) for rank, size in sizes.values() if size]
+    lowest = min(rank for rank, _ in known)
+    return [size for rank, size in known if rank == lowest]
 
 
 def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tuple[Any, int]:
@@ -327,22 +346,20 @@ def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tup
     They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the
     likeliest sizes.
     """
-    ranked = sorted(sizes.items(), key=lambda one: one[1][0])
-    likeliest = next(rank for _, (rank, size) in ranked if size)
-    likely = [size for rank, size in sizes.values() if size and rank == likeliest]
+    ranked = sorted(sizes.items(), key=lambda item: item[1][0])
+    likely = likeliest_sizes(sizes)
     first_sizes = [size for rank, size in sizes.values() if rank != OTHERS]
     size = wanted or (of_loader if of_loader in first_sizes else statistics.mode(likely))
     places = {size: place for place, (_, size) in reversed(ranked)}
     if size not in places:
-        given = ", ".join(str(one) for one in places)
         raise UserError(
-            f"batch_size is {wanted!r}, but the first batch has no such dimension; give "
-            f"one of {given}."
+            f"batch_size is {wanted!r}, but the first batch has no such dimension;"
+            f" give one of {', '.join(map(str, places))}."
         )
     if not wanted and size != of_loader and len(set(likely)) > 1:
         print(
-            f"A batch is taken to have {size} samples, because that is the most frequent "
-            "first dimension of its"
-            " tensors; if it is another number, set batch_size=."
+            f"A batch is taken to have {size} samples,"
+            " because that is the most frequent first dimension of its tensors;"
+            " if it is another number, set batch_size=."
         )
     return places[size], size

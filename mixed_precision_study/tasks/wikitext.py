@@ -195,29 +195,19 @@ def wikitext_in(folder: Path) -> tuple:
     if lacking := [name for name in NEEDED if not (folder / name).exists()]:
         download_into(folder, lacking[0])
         source = "download"
-    texts: dict[str, list[str]] = {"test": []}
+    texts: dict[str, list[str]] = {"test.txt": []}
     known = True
     for name, blob in WIKITEXT_BLOBS.items():
         if (folder / name).exists():
             content = (folder / name).read_bytes().replace(b"\r\n", b"\n")
             known = known and git_blob(content) == blob
-            try:
-                lines = content.decode().splitlines()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{folder / name} cannot be read ({error}); it must be a text file in UTF-8."
-                ) from None
-            texts[name.removesuffix(".txt")] = [
-                word for line in lines for word in (*line.split(), "<eos>")
-            ]
-    vocabulary = {
-        word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))
-    }
-    unknown = vocabulary["<unk>"]
-    numbers = (
-        torch.tensor([vocabulary.get(word, unknown) for word in texts[part]], dtype=torch.long)
-        for part in ("train", "valid", "test")
-    )
+            texts[name] = words_of(content, folder / name)
+    different = dict.fromkeys([*texts["train.txt"], "<unk>"])
+    vocabulary = dict(zip(different, range(len(different)), strict=True))
+    numbers = []
+    for name in WIKITEXT_BLOBS:
+        numbers_of_text = [vocabulary.get(word, vocabulary["<unk>"]) for word in texts[name]]
+        numbers.append(torch.tensor(numbers_of_text, dtype=torch.long))
     used = "wikitext-2"
     if not known:
         print(
@@ -226,6 +216,17 @@ def wikitext_in(folder: Path) -> tuple:
         )
         used += "-like"
     return (*numbers, list(vocabulary)), source, used
+
+
+def words_of(content: bytes, path: Path) -> list[str]:
+    """Return the words of a text, with <eos> at the end of each line."""
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); it must be a text file in UTF-8."
+        ) from None
+    return [word for line in lines for word in (*line.split(), "<eos>")]
 
 
 def git_blob(content: bytes) -> str:

@@ -28,33 +28,33 @@ class AsFound:
         seen = {}
         todo = list(roots)
         while todo:
-            one = todo.pop()
-            if id(one) not in seen:
-                seen[id(one)] = one
-                todo += self.note(one)
+            part = todo.pop()
+            if id(part) not in seen:
+                seen[id(part)] = part
+                todo += self.note(part)
 
     @torch.no_grad()
-    def note(self, one: Any) -> Iterable:
+    def note(self, part: Any) -> Iterable:
         """Note how an object is put back, and return what hangs on it."""
-        match one:
+        match part:
             case torch.Tensor():
                 with suppress(RuntimeError):  # of one whose elements share a place
-                    value = one.to("cpu", copy=True)
-                    self.undo.append(partial(one.copy_(value).copy_, value))
+                    value = part.to("cpu", copy=True)
+                    self.undo.append(partial(part.copy_(value).copy_, value))
             case torch.Generator():
-                self.undo.append(partial(one.set_state, one.get_state()))
+                self.undo.append(partial(part.set_state, part.get_state()))
             case dict():
-                self.undo.append(partial(put_names, one, dict(one)))
-                return one.values()
+                self.undo.append(partial(put_names, part, dict(part)))
+                return part.values()
             case list() | set() | deque():
-                self.undo.append(partial(put_members, one, list(one)))
-                return one
+                self.undo.append(partial(put_members, part, list(part)))
+                return part
             case tuple():
-                return one
+                return part
             case MethodType():
-                return [one.__self__]
-            case _ if isinstance(one, KEEPERS) or not is_of_others(type(one)):
-                return [getattr(one, "__dict__", None)]
+                return [part.__self__]
+            case _ if isinstance(part, KEEPERS) or not is_of_others(type(part)):
+                return [getattr(part, "__dict__", None)]
         return ()
 
     @torch.no_grad()
@@ -77,8 +77,8 @@ def put_members(place: Any, held: list) -> list:
     now = list(place)
     place.clear()
     add = place.add if isinstance(place, set) else place.append
-    for one in held:
-        add(one)
+    for part in held:
+        add(part)
     return now
 
 

@@ -14,7 +14,7 @@ from ..parameters import Unsupported, UserError
 from ..store.record import RunRecord
 from .cuda_graph import EAGER_STEPS
 from .precision import cudnn_flags
-from .step import allow_search, cycle_batches, read_search
+from .step import Trainer, allow_search, cycle_batches, read_search
 
 
 def limit_memory(gib: float, device: torch.device) -> None:
@@ -27,8 +27,8 @@ def limit_memory(gib: float, device: torch.device) -> None:
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > total:
             raise UserError(
-                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give "
-                "less, or 0 for all."
+                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less,"
+                " or 0 for all."
             )
         # of the current device, the only one in use
         torch.cuda.set_per_process_memory_fraction(gib / total)
@@ -60,10 +60,7 @@ def probe(
     release_memory(device)
     reset_peaks(device)
     status = "ok"
-    speed = trainer = hidden = None
-    times: list[float] = []
-    first = 0.0  # seconds of the first step without compilation
-    retried = 0
+    speed = trainer = None
     ran_out = count("num_ooms", device)
     # PyTorch caches its choice per shape, searched or not. `deterministic` is part of the cache
     # key, so that training still searches.
@@ -75,24 +72,9 @@ def probe(
             allow_search(search)
         try:
             trainer = make_trainer()
-            compiled = read_compiler(trainer.is_compiled)["seconds"]
-            # steps until memory is taken and a graph captured
-            settled = EAGER_STEPS + 1 if trainer.captured else 2
-            for batch in cycle_batches(lambda: batches(size)):
-                began = time.perf_counter()
-                _, hidden = trainer.step(batch, hidden)
-                synchronize(device)
-                times.append(time.perf_counter() - began)
-                if len(times) == 1:
-                    first = times[0] - (read_compiler(trainer.is_compiled)["seconds"] - compiled)
-                if len(times) == settled:
-                    retried = count("num_alloc_retries", device)
-                if sum(times[settled:]) > 0.2:
-                    break
-            steady = statistics.median(times[settled:])
+            first, steady, fits = timed_steps(trainer, batches, size)
             speed = size * rows / steady
-            # every step frees the cache and asks again
-            if count("num_alloc_retries", device) > retried:
+            if not fits:
                 status = "oom"
             elif search is not None:
                 read_search(record, trainer, first, steady)
@@ -104,14 +86,49 @@ def probe(
             clear_tracebacks(error)
     peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
     record.batch_probes.append([size, status, peak, speed])
-    del trainer, hidden
+    del trainer
     release_memory(device)
     return status == "ok"
+
+
+def timed_steps(trainer: Trainer, batches: Callable, size: int) -> tuple[float, float, bool]:
+    """Take steps until their time is known. Return (seconds of the first one without compilation,
+    median seconds, whether memory sufficed without freeing the cache in each step).
+    """
+    device = trainer.device
+    compiled = read_compiler(trainer.is_compiled)["seconds"]
+    settled = EAGER_STEPS + 1 if trainer.captured else 2  # memory is taken and a graph captured
+    times: list[float] = []
+    first, retried, hidden = 0.0, 0, None
+    for batch in cycle_batches(lambda: batches(size)):
+        began = time.perf_counter()
+        _, hidden = trainer.step(batch, hidden)
+        synchronize(device)
+        times.append(time.perf_counter() - began)
+        if len(times) == 1:
+            first = times[0] - (read_compiler(trainer.is_compiled)["seconds"] - compiled)
+        if len(times) == settled:
+            retried = count("num_alloc_retries", device)
+        if sum(times[settled:]) > 0.2:
+            break
+    fits = count("num_alloc_retries", device) == retried
+    return first, statistics.median(times[settled:]), fits
 
 
 def rounded(size: int) -> int:
     """Round a batch size above 8 down to a multiple of 8, which Tensor Cores need."""
     return size // 8 * 8 if size > 8 else size
+
+
+def next_size(good: int, bad: int | None, limit: int) -> int:
+    """Return the size to try after one that fits and one that does not: `good` is precise enough
+    where it is that again.
+    """
+    if bad is None:
+        return rounded(min(2 * good, limit))
+    if bad - good <= max(8 if good >= 8 else 1, good // 16):
+        return good
+    return rounded((good + bad) // 2)
 
 
 def largest_batch(
@@ -145,16 +162,12 @@ def largest_batch(
             good = size
         else:
             bad = size
-        if bad is None:
-            size = rounded(min(2 * good, limit))
-        elif bad - good <= max(8 if good >= 8 else 1, good // 16):
-            size = good
-        else:
-            size = rounded((good + bad) // 2)
+        size = next_size(good, bad, limit)
     fastest = max((speed for *_, speed in record.batch_probes if speed), default=1e9)
-    while good and not probe(
-        record, make_trainer, batches, good, device, rows, good * rows / fastest
-    ):
+    while good:
+        seconds = good * rows / fastest  # of a step
+        if probe(record, make_trainer, batches, good, device, rows, seconds):
+            break
         good = rounded(good * 15 // 16) if good > 8 else good - 1
     if not good:
         raise torch.OutOfMemoryError("out of memory: not even a batch of one sample can be trained")

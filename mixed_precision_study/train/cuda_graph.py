@@ -102,7 +102,7 @@ def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
 
     One stream for all, because cuBLAS never frees the workspaces it makes for a stream. Another
     stream is used before, because the replays of a process that never did so are 2 to 4% slower in
-    fp16 (docs/pytorch_notes.md).
+    fp16 (docs/contributors/pytorch_notes.md).
     """
     if device.type != "cuda":
         return None
@@ -132,10 +132,9 @@ def filled(places: Any, values: Any, name: str) -> Any:
         value = new[path]
         if not alike(place, value):
             raise Unsupported(
-                "a CUDA graph replays shapes, types and values of the first batch, but "
-                f"{path} is first"
-                f" {described(place)} and then {described(value)}; leave it out of the "
-                "batch or run eager"
+                "a CUDA graph replays shapes, types and values of the first batch,"
+                f" but {path} is first {described(place)} and then {described(value)};"
+                " leave it out of the batch or run eager"
             )
         if isinstance(place, torch.Tensor):
             place.copy_(value, non_blocking=True)
@@ -205,9 +204,9 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
         if not frame.filename.startswith(str(Path(torch.__file__).parent)):
             place = f", at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}"
     raise Unsupported(
-        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{place}). A"
-        " graph can neither wait for the GPU nor make a tensor from numbers of the host, so make"
-        " it before the step or run eager"
+        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{place})."
+        " A graph can neither wait for the GPU nor make a tensor from numbers of the host,"
+        " so make it before the step or run eager"
     ) from None
 
 

@@ -2,6 +2,7 @@
 stochastic rounding.
 """
 
+import itertools
 from typing import Any
 
 import torch
@@ -11,12 +12,9 @@ from ..parameters import Unsupported
 
 def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return a dense tensor, or its copy with its elements in the memory order of `like`."""
-    if any(
-        a != b
-        for a, b, size in zip(tensor.stride(), like.stride(), like.shape, strict=True)
-        if size > 1
-    ):
-        return torch.empty_like(like).copy_(tensor)
+    for stride, wanted, size in zip(tensor.stride(), like.stride(), like.shape, strict=True):
+        if stride != wanted and size > 1:
+            return torch.empty_like(like).copy_(tensor)
     return tensor
 
 
@@ -46,7 +44,7 @@ class DeviceOptimizer:
                 f"on the device an optimizer has neither {' nor '.join(self.lacking)}"
             )
         self.stochastic = stochastic
-        self.weights = [weight for group in groups for weight in group["params"]]
+        self.weights = list(itertools.chain(*(group["params"] for group in groups)))
         self.param_groups = []
         self.state: dict[torch.Tensor, dict] = {}
         for group in groups:
@@ -79,21 +77,26 @@ class DeviceOptimizer:
         device) is 1.
         """
         for group in self.param_groups:
-            by_dtype: dict[torch.dtype, list[tuple]] = {}
+            by_dtype: dict[torch.dtype, list[list]] = {}
             for weight in group["params"]:
                 if weight.grad is not None:
-                    # in channels_last, too, if the model is moved there afterwards
-                    kept = self.state[weight]
-                    kept.update({name: in_order_of(weight, one) for name, one in kept.items()})
-                    tensors = weight, in_order_of(weight, weight.grad), *kept.values()
-                    lines = tuple(one.as_strided((one.numel(),), (1,)) for one in tensors)
-                    by_dtype.setdefault(weight.dtype, []).append(lines)
+                    by_dtype.setdefault(weight.dtype, []).append(self.flat(weight))
             for dtype, rows in by_dtype.items():
                 columns = [list(column) for column in zip(*rows, strict=True)]
                 if dtype != torch.float32 and (self.stochastic or group["lr"].device.type == "cpu"):
                     self.update_in_fp32(group, columns, found_inf)
                 else:
                     self.update(group, columns, found_inf)
+
+    def flat(self, weight: torch.Tensor) -> list[torch.Tensor]:
+        """Return flat views of a weight, its gradient and its buffers, all in the weight's order
+        in memory, also if the model was moved to channels_last after they were made.
+        """
+        kept = self.state[weight]
+        for name, buffer in kept.items():
+            kept[name] = in_order_of(weight, buffer)
+        tensors = [weight, in_order_of(weight, weight.grad), *kept.values()]
+        return [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
 
     def update_in_fp32(self, group: dict, columns: list[list], found_inf: Any) -> None:
         """Update fp32 copies, and round weights and buffers to their type, at random if
@@ -102,7 +105,9 @@ class DeviceOptimizer:
         On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements
         there.
         """
-        exact = [[tensor.float() for tensor in column] for column in columns]
+        exact = []
+        for column in columns:
+            exact.append([tensor.float() for tensor in column])
         self.update(group, exact, found_inf)
         for place in (0, *range(2, len(columns))):
             values = exact[place]
@@ -187,7 +192,7 @@ def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> Dev
     kind = DEVICE_OPTIMIZERS.get(type(optimizer))
     if kind is None:
         raise Unsupported(
-            "a step without waits for the device needs torch.optim.SGD or AdamW; this "
-            f"is {type(optimizer).__name__}"
+            "a step without waits for the device needs torch.optim.SGD or AdamW;"
+            f" this is {type(optimizer).__name__}"
         )
     return kind(optimizer.param_groups, stochastic)

@@ -92,9 +92,10 @@ def use_float8(model: torch.nn.Module) -> float:
     The work of a layer is taken as its number of weights. Raises Unsupported if the share is 0.
     """
     linears = [module for module in model.modules() if type(module) is torch.nn.Linear]
-    fitting = [
-        linear for linear in linears if not any(size % MULTIPLE for size in linear.weight.shape)
-    ]
+    fitting = []
+    for linear in linears:
+        if linear.in_features % MULTIPLE == linear.out_features % MULTIPLE == 0:
+            fitting.append(linear)
     if not fitting:
         raise Unsupported(
             f"fp8 can take no Linear layer, because none has sizes that are multiples of {MULTIPLE}"

@@ -26,36 +26,41 @@ def identity_of(
     Of the model count structure, shapes, types and the code of its own modules' forward, of the
     optimizer class and groups, and of the batches what stands for them, such as their hashes.
     """
-    weights = [(name, one.shape, one.dtype) for name, one in model.named_parameters()]
+    weights = [(name, value.shape, value.dtype) for name, value in model.named_parameters()]
     seen: list[FunctionType] = []
     forwards = [code_of(type(part).forward, seen) for part in model.modules()]
-    parts = {name: code_of(one, []) for name, one in functions.items() if one is not None}
+    parts = {name: code_of(value, []) for name, value in functions.items() if value is not None}
     parts |= {"model": (model, weights, forwards), "optimizer": optimizer, "batches": batches}
     return {name: fingerprint_of(ADDRESS.sub("", repr(part)))[:8] for name, part in parts.items()}
 
 
-def code_of(one: Any, seen: list[FunctionType]) -> Any:
+def code_of(value: Any, seen: list[FunctionType]) -> Any:
     """Return what a function computes: its code, and that of the functions and values it names.
 
     Of a library's code, of classes and of what is neither code nor a plain value, the name does.
     `seen` holds what is told already.
     """
-    if isinstance(one, functools.partial):
-        one = {"called": one.func, "with": one.args, **one.keywords}
-    if isinstance(one, Mapping):
-        return {name: code_of(one[name], seen) for name in one if name not in OF_ONE_RUN}
-    if isinstance(one, str | int | float | tuple):
-        return one
-    called = inspect.unwrap(getattr(one, "__func__", one))
+    if isinstance(value, functools.partial):
+        value = {"called": value.func, "with": value.args, **value.keywords}
+    if isinstance(value, Mapping):
+        return {name: code_of(value[name], seen) for name in value if name not in OF_ONE_RUN}
+    if isinstance(value, str | int | float | tuple):
+        return value
+    called = inspect.unwrap(getattr(value, "__func__", value))
     if not isinstance(called, FunctionType):
         called = type(called).__call__
     if not isinstance(called, FunctionType) or called in seen or is_of_others(called):
-        return getattr(one, "__qualname__", type(one).__qualname__)
+        return getattr(value, "__qualname__", type(value).__qualname__)
     seen.append(called)
-    steps = list(steps_of(called.__code__))
-    known = {**called.__globals__, **inspect.getclosurevars(called).nonlocals}
+    return code_and_names(called, seen)
+
+
+def code_and_names(function: FunctionType, seen: list[FunctionType]) -> list:
+    """Return a function's code, the defaults of its arguments and code_of() what it names."""
+    steps = list(instructions_of(function.__code__))
+    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     named = {name: known[name] for _, name in steps if name in known}
-    return [source_of(called) or steps, called.__defaults__, code_of(named, seen)]
+    return [source_of(function) or steps, function.__defaults__, code_of(named, seen)]
 
 
 def source_of(function: FunctionType) -> str | None:
@@ -70,11 +75,11 @@ def source_of(function: FunctionType) -> str | None:
     return None
 
 
-def steps_of(code: CodeType) -> Iterator[tuple[str, Any]]:
+def instructions_of(code: CodeType) -> Iterator[tuple[str, Any]]:
     """Yield (name, argument) of each instruction of a code and of the code within it."""
     for step in dis.get_instructions(code):
         if isinstance(step.argval, CodeType):
-            yield from steps_of(step.argval)
+            yield from instructions_of(step.argval)
         elif isinstance(step.argval, frozenset):  # whose order differs from process to process
             yield step.opname, tuple(sorted(map(repr, step.argval)))
         else:

@@ -243,23 +243,12 @@ def cast_model(
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
-    norms = [
-        module
-        for module in model.modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-    ]
-    for norm in norms:
-        if norm.momentum is not None:  # else the average is over all steps, and needs their count
-            norm.num_batches_tracked = None  # counting would cost a kernel per step
-    masters = {
-        one: one.detach().clone()
-        for one in model.parameters()
-        if mode["masters"] and one.requires_grad
-    }
-    if any(
-        tensor.is_floating_point() and tensor.dtype != dtype
-        for tensor in (*model.parameters(), *model.buffers())
-    ):
+    norms = uncounted_norms(model)
+    exact = {}
+    if mode["masters"]:
+        exact = {weight: weight.detach().clone() for weight in trained_weights(model)}
+    tensors = (*model.parameters(), *model.buffers())
+    if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
         # unlike model.to(), which makes complex weights real
         model._apply(lambda tensor: cast(tensor, dtype))
         model.argument_dtype = dtype
@@ -267,12 +256,30 @@ def cast_model(
     if mode["masters"] or keep_batchnorm_fp32:
         for norm in norms:
             norm.float()
-    return [
-        torch.nn.Parameter(masters[weight])
-        if weight in masters and weight.dtype != torch.float32
-        else weight
-        for weight in model.parameters()
-    ]
+    return [master_of(weight, exact) for weight in model.parameters()]
+
+
+def master_of(weight: torch.nn.Parameter, exact: dict) -> torch.nn.Parameter:
+    """Return what the optimizer updates for a weight: its `exact` copy where it has been cast."""
+    if weight in exact and weight.dtype != torch.float32:
+        return torch.nn.Parameter(exact[weight])
+    return weight
+
+
+def uncounted_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return a model's batch normalisations, which count their steps no longer where nothing needs
+    it, because counting costs a kernel per step.
+    """
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    norms = [module for module in model.modules() if isinstance(module, kind)]
+    for norm in norms:
+        if norm.momentum is not None:  # else the average is over all steps, and needs their count
+            norm.num_batches_tracked = None
+    return norms
+
+
+def trained_weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 def cast(nest: Any, dtype: torch.dtype) -> Any:

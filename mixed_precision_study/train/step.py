@@ -82,9 +82,8 @@ def training_step(
         losses.append(loss.detach())
     scaler.unscale_(optimizer)
     if clip is not None:
-        torch.nn.utils.clip_grad_norm_(
-            [one for group in optimizer.param_groups for one in group["params"]], clip
-        )
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        torch.nn.utils.clip_grad_norm_(weights, clip)
     scaler.step(optimizer)
     scaler.update()
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0], hidden
@@ -97,6 +96,22 @@ def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: li
     wants_model = next(iter(inspect.signature(make_optimizer).parameters), "") == "model"
     with backends_as_found():  # a switch that it sets would hold for the training
         return make_optimizer(model if wants_model else weights)
+
+
+def ratios_of_rates(optimizer: Any) -> list[float]:
+    """Return the ratio of each group's learning rate to that of the first."""
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
+
+
+def set_up_groups(optimizer: Any, masters: dict) -> None:
+    """Let an optimizer update the master copy of each weight, in the loops over many tensors that
+    are PyTorch's default on a GPU, so that the CPU computes the same.
+    """
+    for group in optimizer.param_groups:
+        group["params"] = [masters.get(weight, weight) for weight in group["params"]]
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = True
 
 
 class Trainer:
@@ -149,12 +164,7 @@ class Trainer:
         self.network = self.model = model
         self.loss_of = compute_loss
         if "compile" in execution:
-            # else recompilations of earlier runs count towards the limit, and it gives up
-            torch.compiler.reset()
-            several = bool(self.shapes)
-            # Without compile_mode, whose longer search is for training.
-            self.model = compiled(model, several_shapes=several)
-            self.loss_of = compiled(compute_loss, compile_mode, several)
+            self._compile(compile_mode)
         stochastic = rounding == "stochastic" and precision == "bf16_true"
         # optimizer and loss scale
         self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic
@@ -166,32 +176,35 @@ class Trainer:
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         self.optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
         set_mode(self.optimizer, "train")
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        # of each group to the first
-        self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]
-        masters = dict(zip(self.weights, self.masters, strict=True))
-        for group in self.optimizer.param_groups:
-            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                # PyTorch's default on a GPU; the CPU then computes the same
-                group["foreach"] = True
+        self.rates = ratios_of_rates(self.optimizer)
+        set_up_groups(self.optimizer, dict(zip(self.weights, self.masters, strict=True)))
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
             self.found_inf, self.skipped = self.scaler.found_inf, self.scaler.skipped
         else:
-            after_step(self.optimizer, self._count_update)
-            if self.scaler.is_enabled() and getattr(
-                self.optimizer, "_step_supports_amp_scaling", False
-            ):
-                self.found_inf, self.skipped = torch.zeros(2, device=device)
+            self._count_updates()
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)
 
+    def _compile(self, compile_mode: str) -> None:
+        # else recompilations of earlier runs count towards the limit, and it gives up
+        torch.compiler.reset()
+        several = bool(self.shapes)
+        # Without compile_mode, whose longer search is for training.
+        self.model = compiled(self.network, several_shapes=several)
+        self.loss_of = compiled(self.compute_loss, compile_mode, several)
+
+    def _count_updates(self) -> None:
+        after_step(self.optimizer, self._count_update)
+        # a fused optimizer is called in every step, and skips the update by itself
+        is_fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        if is_fused and self.scaler.is_enabled():
+            self.found_inf, self.skipped = torch.zeros(2, device=self.device)
+
     def _count_update(self, optimizer: Any) -> None:
         self.updates += 1
-        # a fused optimizer is called in every step, and skips the update by itself
         if self.found_inf is not None:
             self.found_inf.fill_(getattr(optimizer, "found_inf", 0.0))
             self.skipped += self.found_inf
@@ -311,10 +324,10 @@ class TrainingLog:
             # a graph overwrites its loss
             self.notes.append((number, loss.clone(), self.right.clone()))
 
-    def entries(self) -> list[list]:
-        """Return [[step, loss of that step, accuracy so far]]. This waits for the device."""
+    def entries(self, epoch: int) -> list[list]:
+        """Return [[epoch, step, loss of that step, accuracy so far]]. This waits for the device."""
         return [
-            [step, loss.item(), right.item() / (step * self.batch_size)]
+            [epoch, step, loss.item(), right.item() / (step * self.batch_size)]
             for step, loss, right in self.notes
         ]
 
@@ -329,9 +342,9 @@ def read_switches(record: RunRecord, trainer: Trainer) -> None:
     for line, value in switches_now().items():
         if value != trainer.switches[line]:
             raise Failed(
-                f"torch.{line.split()[0]} changed during the training, so it is not what its name"
-                " says; leave that out of the model, the loss, the optimizer, the batches and"
-                " evaluate, and set it before you compare"
+                f"torch.{line.split()[0]} changed during the training,"
+                " so it is not what its name says; leave that out of the model, the loss,"
+                " the optimizer, the batches and evaluate, and set it before you compare"
             )
 
 
@@ -355,18 +368,18 @@ SEARCH_SECONDS = 60  # what the search may take, about, if the time of a step is
 STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
 
 
-def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> None:
+def allow_search(step_seconds: float = 0.0, wanted: bool = True) -> None:
     """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the
     process.
 
-    Nothing is searched for batches of several shapes, where each new one would wait for its search.
+    It must not be wanted for batches of several shapes, where each new one would wait for its search.
     With `step_seconds`, the time of a step, fewer are timed if the search would take more than
     SEARCH_SECONDS.
     """
     affordable = (
         int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds) if step_seconds else SEARCH_LIMIT
     )
-    torch.backends.cudnn.benchmark = not several_shapes
+    torch.backends.cudnn.benchmark = wanted
     torch.backends.cudnn.benchmark_limit = max(1, min(SEARCH_LIMIT, affordable))
 
 
@@ -480,7 +493,7 @@ def warm_up(
     compiled_before = read_compiler(trainer.is_compiled)["seconds"]
     # on the device, start_again() sets its buffers to zero where the graph reads them
     optimizer = None if trainer.on_device else trainer.optimizer
-    found = AsFound(trainer.network, trainer.masters, trainer.compute_loss, optimizer)
+    before = AsFound(trainer.network, trainer.masters, trainer.compute_loss, optimizer)
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
@@ -488,11 +501,13 @@ def warm_up(
         visit_shapes(trainer, batches)
         taken = steps_until_stable(trainer, batches, compiled_before, at_least, at_most)
     if seen - {PRECISIONS[trainer.precision]["autocast"]}:
-        record.autocast_dtype = " + ".join(sorted(str(one).removeprefix("torch.") for one in seen))
+        record.autocast_dtype = " + ".join(
+            sorted(str(dtype).removeprefix("torch.") for dtype in seen)
+        )
         print(
-            f"{trainer.precision}: the model or the loss turns on autocast by itself "
-            f"({record.autocast_dtype} in all),"
-            " so this run is not what its name says; take that out to compare precisions."
+            f"{trainer.precision}: the model or the loss turns on autocast by itself"
+            f" ({record.autocast_dtype} in all), so this run is not what its name says;"
+            " take that out to compare precisions."
         )
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
@@ -504,12 +519,14 @@ def warm_up(
         _, taken.hidden = trainer.step(batch, taken.hidden)
 
     record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)
-    left = found.put_back()
+    left = before.put_back()
     trainer.kept_for_graph = left if trainer.captured else None
-    record.warmup_steps = trainer.steps
-    record.warmup_skipped_steps = trainer.skipped_steps
-    record.warmup_seconds = time.perf_counter() - started
-    record.compile_seconds = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
+    record.fill(
+        warmup_steps=trainer.steps,
+        warmup_skipped_steps=trainer.skipped_steps,
+        warmup_seconds=time.perf_counter() - started,
+        compile_seconds=read_compiler(trainer.is_compiled)["seconds"] - compiled_before,
+    )
     if taken.scale and not taken.good:
         trainer.scaler.update(taken.scale)
     trainer.start_again()
@@ -544,11 +561,9 @@ def timed_epoch(
         startup.end(record)
         clock.start()
         for batch in waited_for(batches, waits):
-            if lr_at is not None:
-                new_rate = lr_at(trainer.steps)
-                if new_rate != rate:
-                    trainer.set_lr(new_rate)
-                    rate = new_rate
+            if lr_at is not None and (new_rate := lr_at(trainer.steps)) != rate:
+                trainer.set_lr(new_rate)
+                rate = new_rate
             loss, hidden = trainer.step(batch, hidden)
             meter.step(loss)
             clock.tick()
@@ -558,7 +573,7 @@ def timed_epoch(
     record.epoch_seconds.append(seconds)
     record.step_ms_all.extend(step_ms)
     record.block_seconds.extend(in_blocks(step_ms))
-    record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
+    record.training_log.extend(log.entries(len(record.epoch_seconds)))
     record.data_wait_seconds_all.append(sum(waits))
     mean_loss, skipped = meter.end()
     record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
@@ -571,16 +586,22 @@ def timed_epoch(
         raise RuntimeError(
             "torch.compile compiled again within a timed epoch, so its time is not that of training"
         )
+    if mean_loss is not None:
+        record.train_loss.append(mean_loss)
+    check_loss(trainer, mean_loss)
+
+
+def check_loss(trainer: Trainer, mean_loss: float | None) -> None:
+    """Raise Diverged where no step of an epoch updated the weights, or its loss is not finite."""
+    if mean_loss is None and not trainer.scaler.is_enabled():
+        raise Diverged(
+            "no step updated the weights: training_step must call scaler.step(optimizer)"
+        )
     if mean_loss is None:
-        if not trainer.scaler.is_enabled():
-            raise Diverged(
-                "no step updated the weights: training_step must call scaler.step(optimizer)"
-            )
         raise Diverged(
             "every step was skipped: loss or gradients are not finite at loss scale"
             f" {trainer.scaler.get_scale():g}"
         )
-    record.train_loss.append(mean_loss)
     if not math.isfinite(mean_loss):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
 

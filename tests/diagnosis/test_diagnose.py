@@ -605,5 +605,6 @@ def test_where_nothing_was_looked_at_no_loop_is_called_sound():
 
 
 def test_the_page_has_every_rule():
-    text = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)) == set(SENTENCES)
+    text = (ROOT / "docs" / "why-not-faster.md").read_text(encoding="utf-8")
+    in_tables = set(re.findall(r"\| `([^`]+)` \|$", text, re.MULTILINE))
+    assert in_tables == set(SENTENCES) - {"error"}  # which has a table of messages

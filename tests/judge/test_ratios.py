@@ -15,6 +15,7 @@ from mixed_precision_study.judge.ratios import (
     interval_of,
     paired_ratio,
     paired_runs,
+    ratio_of_means,
     total_ratio,
 )
 from mixed_precision_study.judge.stats import half_width, p_value, stand_together
@@ -49,6 +50,14 @@ def test_different_batch_sizes_are_compared_per_sample():
         paired_ratio([({**own, "samples_per_epoch": None, "samples_per_second": None}, base)])
         is None
     )
+
+
+def test_without_pairs_different_batch_sizes_are_compared_per_sample():
+    own = timed([[2, 2]], parameters={"batch_size": 512}, samples_per_epoch=4000)
+    base = timed([[3, 3]], "fp32", samples_per_epoch=1000)
+    assert ratio_of_means([own], [base]) == 6
+    assert ratio_of_means([own], [timed([[3, 3]], "fp32", {"batch_size": 512})]) == 1.5
+    assert ratio_of_means([{**own, "samples_per_epoch": None}], [base]) is None
 
 
 def test_runs_are_paired_by_seed_repetition_and_card():

@@ -13,13 +13,13 @@ import pytest
 import torch
 from small_training import CPU, make_record
 
-from mixed_precision_study import RUNNER_ENV
 from mixed_precision_study.measure import environment, packages
 from mixed_precision_study.measure.environment import choose_device, describe_environment
 from mixed_precision_study.measure.packages import require_packages
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import flat_record
+from mixed_precision_study.store.variables import RUNNER_ENV
 
 
 def test_missing_packages_are_installed_on_colab_and_elsewhere_named_with_the_command(monkeypatch):

@@ -105,3 +105,15 @@ def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
     ]
     results.show(records)
     assert not {"nan", "NaN", "None", "<NA>"} & set(capsys.readouterr().out.split())
+
+
+def test_the_ways_of_one_process_are_shown_one_after_the_other(capsys):
+    eager = {"parameters": {"channels_last": False}}
+    graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
+    records = [run("tf32", 3.0, **eager), run("amp_bf16", 6.0, **eager)]
+    results.show([*records, run("tf32", 2.0, **graph), run("amp_bf16", 1.0, **graph)])
+    eager, captured = capsys.readouterr().out.split("CUDA graph, channels_last\n")
+    assert eager.startswith("\neager, without channels_last\n") and "0.50" in eager
+    assert "2.00" in captured and "2.00" not in eager
+    results.show(records[:2])
+    assert "without channels_last" not in capsys.readouterr().out

@@ -24,7 +24,7 @@ from tiny_suite import (
 
 from mixed_precision_study.parameters import assignments
 from mixed_precision_study.runner import cli, execute, folder
-from mixed_precision_study.runner.devices import Device
+from mixed_precision_study.runner.devices import Cards, Device
 from mixed_precision_study.runner.plan import parameters_of
 
 STUDIES = {
@@ -81,9 +81,13 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
     ]
     for page in ("summary.ipynb", "summary.html"):
         assert "4 records" in (output / page).read_text(encoding="utf-8")
-    assert len(re.findall(r"^\[\d/4\] cpu[01]  tiny-", done.stdout, re.MULTILINE)) == 4
-    for record in records:  # named when it ends, and in the last table
-        assert len(re.findall(f"{record['run_id']} .*{record['status']} ", done.stdout)) == 2
+    assert (
+        len(re.findall(r"^\[\d/4\] cpu[01]  tiny, batch 4, eager", done.stdout, re.MULTILINE)) == 4
+    )
+    log = (output / "logs" / "batch.log").read_text(encoding="utf-8")
+    for record in records:  # an id of many letters is for the log
+        assert len(re.findall(f"{record['run_id']} .*{record['status']} ", log)) == 1
+        assert record["run_id"] not in done.stdout
     assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
     monkeypatch.setattr(cli, "summarise", Mock(return_value=True))
 
@@ -93,7 +97,7 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
     before = times()
     for place, count in ((output, 1), (tmp_path / "nowhere", 3)):
         assert main(suite, "mix", "--output-dir", place, "--dry-run", "--retry-failed") == 0
-        assert capsys.readouterr().out.count("tiny-tiny-auto") == count
+        assert capsys.readouterr().out.count("  tiny tiny, batch 4, eager fp32") == count
     assert times() == before and not (tmp_path / "nowhere").exists()
     assert main(suite, "mix", "--output-dir", output) == 1  # what failed is still failed
     assert not [
@@ -104,7 +108,7 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
 
 
 def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
     monkeypatch.setattr(cli, "summarise", Mock(return_value=True))
     output, data = tmp_path / "out", tmp_path / "data"
     data.mkdir()
@@ -214,6 +218,19 @@ def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_py
         == 2
     )
     assert "resnet18" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_t4_is_asked_for_nothing_that_it_cannot_do(capsys, monkeypatch):
+    t4 = Device(0, "gpu0", "GPU-0", "Tesla T4")
+    monkeypatch.setattr(cli, "choose_devices", lambda *_: [t4])
+    monkeypatch.setattr(cli, "cards_of", lambda _: Cards(("tf32", "amp_bf16"), small=True))
+    assert cli.main(["quick", "quick-compiled", "--dry-run"]) == 0
+    said, *runs = capsys.readouterr().out.splitlines()
+    assert "not tried" in said and "T4" in said
+    assert runs[0] == "quick: 0 of 12 trainings are finished"
+    assert sum(line.startswith("  ") for line in runs) == 6
+    assert not [line for line in runs if "bf16" in line or "tf32" in line]
+    assert [line.split(",")[1] for line in runs if "efficientnet" in line] == [" batch 16"] * 2
 
 
 def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):

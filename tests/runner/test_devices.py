@@ -9,7 +9,7 @@ from made_up_nvml import fake_nvml
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import batch, devices
-from mixed_precision_study.runner.devices import choose_devices, visible_gpus
+from mixed_precision_study.runner.devices import Cards, cards_of, choose_devices, visible_gpus
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +87,34 @@ def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(
     else:
         with pytest.raises(UserError, match="CUDA"):
             choose_devices("all", None)
+
+
+OLD = ("tf32", "amp_bf16")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [
+        ([([7, 5], 15)], Cards(OLD, True)),  # a T4
+        ([([7, 0], 32)], Cards(OLD, False)),  # a V100
+        ([([8, 0], 40)], Cards((), False)),
+        ([([7, 5], 15), ([9, 0], 80)], Cards((), True)),  # its records say what the T4 cannot do
+        ([(None, None)], Cards()),  # NVML does not tell
+        ([], Cards()),
+    ],
+)
+def test_what_the_cards_lack_is_known_without_pytorch(monkeypatch, gpus, expected):
+    answers = dict(enumerate(gpus))
+    found = [devices.Device(number, f"gpu{number}", f"GPU-{number}") for number in answers]
+
+    def memory(number, version=None):
+        return types.SimpleNamespace(total=answers[number][1] * 2**30)
+
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetHandleByUUID=lambda uuid: int(uuid[-1]),
+        nvmlDeviceGetCudaComputeCapability=lambda number: answers[number][0],
+        nvmlDeviceGetMemoryInfo=memory,
+    )
+    assert cards_of(found) == expected
+    assert cards_of(choose_devices("none", 2)) == Cards()

@@ -1,4 +1,6 @@
-"""What goes wrong in a long study, each of it really done; docs/reliability.md has the table.
+"""What goes wrong in a long study, each of it really done.
+
+docs/contributors/reliability.md has the table.
 
 After each: no finished record is lost, none is false, nothing is left running, and the same command
     completes exactly
@@ -75,7 +77,7 @@ def suite(tmp_path_factory):
 @pytest.fixture
 def light(monkeypatch):
     """Runs start at once, because they are made without papermill."""
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
 
 
 def write_times(folder):
@@ -117,7 +119,7 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
     words = ("--output-dir", output, "-p", "data_dir", tmp_path)
     assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
-    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
     monkeypatch.setattr(batch, "TELL_SECONDS", 0.5)
     assert main(suite, "hang", *words, "--timeout", 0.05) == 1
     with monkeypatch.context() as patch:
@@ -366,16 +368,17 @@ def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite
     precious.write_text("mine")
     runs = [run for (run,) in plan({"runs": STUDIES["places"]}, suite, output, {}, on_gpu=False)[0]]
     (output / "logs").mkdir(parents=True)
-    for path in (runs[0].record_paths["fp32"], runs[0].executed, runs[0].log_path):
+    records = [path for run in runs for path in run.record_paths.values()]
+    for path in (records[0], runs[0].executed, runs[0].log_path):
         os.mkfifo(path)
     for path in (
-        runs[1].record_paths["fp32"],
+        records[1],
         runs[1].executed,
         runs[1].log_path,
         output / "logs" / "batch.log",
     ):
         path.symlink_to(precious)
-    runs[2].record_paths["fp32"].symlink_to("/dev/zero")
+    records[2].symlink_to("/dev/zero")
     runs[3].executed.mkdir()
     words = ("--output-dir", output)
     assert main(suite, "places", *words) == 1

@@ -7,7 +7,8 @@ from conftest import EXPERIMENTS, NOTEBOOKS
 from tiny_suite import entry, write_notebook, write_suite
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.runner.plan import check_overrides, parameters_of, plan
+from mixed_precision_study.runner.devices import Cards
+from mixed_precision_study.runner.plan import USUAL_CARDS, check_overrides, parameters_of, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
 from mixed_precision_study.store.record import run_id_of
 
@@ -15,21 +16,22 @@ STUDIES = load_studies(NOTEBOOKS / "studies.yaml")
 FOUR = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
 
 
-def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS):
+def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS, cards=USUAL_CARDS):
     """Return the comparisons of a study with these -p options."""
     study = STUDIES[study] if isinstance(study, str) else study
-    return plan(study, notebooks, tmp_path, parse_overrides(pairs), on_gpu)[0]
+    return plan(study, notebooks, tmp_path, parse_overrides(pairs), on_gpu, cards)[0]
 
 
 @pytest.mark.parametrize(("pairs", "repeats"), [([], 1), ([("repeats", "2")], 2)])
 def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path, pairs, repeats):
-    comparisons = planned(tmp_path, "quick", *pairs, on_gpu=repeats == 1)
+    study = {"runs": [{"notebook": name, "cpu": {}} for name in EXPERIMENTS]}
+    comparisons = planned(tmp_path, study, *pairs, on_gpu=repeats == 1)
     assert [[run.parameters["repeat"] for run in runs] for runs in comparisons] == [
         [*range(repeats)]
     ] * 3
     for run in itertools.chain(*comparisons):
-        assert len(run.record_paths) == 4 and list(run.record_paths) == run.parameters["precisions"]
-        for precision, path in run.record_paths.items():
+        assert [name for _, name in run.trainings.values()] == run.parameters["precisions"] == FOUR
+        for precision, path in zip(FOUR, run.record_paths.values(), strict=True):
             assert (
                 path == tmp_path / f"{run_id_of(run.notebook.stem, run.parameters, precision)}.json"
             )
@@ -40,7 +42,7 @@ def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path
 )
 def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, study, pairs, repeats):
     for runs in planned(tmp_path, study, *pairs):
-        assert [(run.order, len(run.run_ids)) for run in runs] == [
+        assert [(run.order, len(run.trainings)) for run in runs] == [
             (place, 1) for place in range(len(runs))
         ]
         blocks = [
@@ -51,6 +53,80 @@ def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, stu
         # made alone
         assert blocks[-1] in planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))
         assert sorted(block[0].parameters["precisions"][0] for block in blocks[:4]) == sorted(FOUR)
+
+
+def trained(runs):
+    """Return [(execution, precisions)] of the ways of runs, in their order."""
+    return [
+        (parameters["execution"], parameters["precisions"])
+        for run in runs
+        for parameters in (run.parameters | way for way in run.ways)
+    ]
+
+
+T4 = Cards(("tf32", "amp_bf16"), small=True)
+EAGER, GRAPH = ["tf32", "amp_bf16", "amp_fp16", "fp32"], ["tf32", "amp_bf16", "amp_fp16"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cards", "expected"),
+    [
+        ([], USUAL_CARDS, [("eager", EAGER), ("cuda_graph", GRAPH)]),
+        # a T4 or a V100: fp32 is the base of both ways
+        ([], T4, [("eager", ["fp32", "amp_fp16"]), ("cuda_graph", ["fp32", "amp_fp16"])]),
+        # what is asked for is planned, and its record says why it cannot be
+        (
+            [("precisions", "amp_bf16")],
+            T4,
+            [("eager", ["amp_bf16"]), ("cuda_graph", ["amp_bf16"])],
+        ),
+        # where ways become one, nothing is trained twice
+        (
+            [("execution", "compile"), ("channels_last", "true"), ("cudnn_benchmark", "true")],
+            USUAL_CARDS,
+            [("compile", EAGER)],
+        ),
+    ],
+)
+def test_one_process_trains_all_ways_in_the_order_of_the_study(tmp_path, pairs, cards, expected):
+    for (run,) in planned(tmp_path, "quick", *pairs, cards=cards):
+        assert trained([run]) == expected
+        assert run.order == 0 and len(run.trainings) == sum(len(names) for _, names in expected)
+        # what EfficientNet's graph reserves in fp32 is more than a T4 has
+        small = cards.small and run.notebook.stem == "efficientnet_regression"
+        assert (run.parameters["batch_size"] == 16) == small
+
+
+def test_a_way_never_gets_the_algorithms_that_another_one_has_chosen(tmp_path):
+    """PyTorch keeps them for each layout, so a way that searches has a process of its own there."""
+    for runs in planned(tmp_path, "quick", ("channels_last", "true")):
+        convolves = runs[0].notebook.stem != "lstm_language_model"
+        assert len(runs) == 1 + convolves and len(runs[0].ways) == 2 - convolves
+        found = {run.parameters["cudnn_benchmark"] for run in runs}
+        assert found == ({False, True} if convolves else {True})
+        assert sum(len(run.trainings) for run in runs) == 7
+    for (run,) in planned(tmp_path, "quick-compiled"):
+        assert [len(run.ways), len(run.trainings)] == [3, 10]
+
+
+def test_a_training_among_ways_is_the_run_that_it_would_be_alone(tmp_path):
+    quick = STUDIES["quick"]["runs"][-1]
+    (((together,),)) = planned(tmp_path, {"runs": [quick]})
+    alone = {key: quick[key] for key in ("notebook", "parameters")}
+    for way, names in (("eager", FOUR), ("cuda_graph", GRAPH)):
+        pairs = [("execution", way), ("precisions", ",".join(names))]
+        ((run,),) = planned(tmp_path, {"runs": [alone]}, *pairs)
+        assert {*run.trainings} < {*together.trainings}
+
+
+def test_repeated_ways_have_a_process_for_each_training_on_one_gpu(tmp_path):
+    for runs in planned(tmp_path, "quick", ("repeats", "2")):
+        assert [run.order for run in runs] == [*range(14)]
+        assert {len(run.trainings) for run in runs} == {1}
+        assert sorted(trained(runs[:7])) == sorted(trained(runs[7:]))
+        assert sorted(trained(runs[:7])) == sorted(
+            [("eager", [name]) for name in EAGER] + [("cuda_graph", [name]) for name in GRAPH]
+        )
 
 
 def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):

@@ -14,11 +14,11 @@ from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner import execute
 from mixed_precision_study.runner.plan import Run
 from mixed_precision_study.runner.status import (
-    in_words,
     log_in,
     ratios_in_words,
     read_seconds,
     say,
+    say_ended,
     table,
 )
 from mixed_precision_study.runner.watch import is_alive
@@ -52,26 +52,46 @@ def ended(tmp_path):
 
 
 def ratios_of(said):
-    """Return {precision: (ratio, n)} of a line."""
-    return {
-        one: (float(ratio), int(n))
-        for one, ratio, n in re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said or "")
-    }
+    """Return (base, {arm: (ratio, n)}) of a line."""
+    if said is None:
+        return None
+    found = re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said)
+    base = re.search(r", over ([^:]+):", said)[1]
+    return base, {arm: (float(ratio), int(n)) for arm, ratio, n in found}
 
 
 def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     assert ratios_in_words(*ended("tf32")) is None  # nothing to compare it with yet
-    assert ratios_of(ratios_in_words(*ended("fp32"))) == {"tf32": (2.0, 1)}
-    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == {"amp_bf16": (1.5, 1)}
-    for precision in SECONDS:
+    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("TF32", {"bf16": (0.75, 1)})
+    assert ratios_of(ratios_in_words(*ended("fp32"))) == ("TF32", {"fp32": (0.5, 1)})
+    for precision in ("amp_bf16", "tf32"):
         said = ratios_in_words(*ended(precision, parameters={"repeat": 1}))
-    assert ratios_of(said) == {"amp_bf16": (1.5, 2)}
-    # another step of a ladder has an fp32 of its own
-    graph = {"parameters": {"execution": "cuda_graph"}}
-    assert ratios_in_words(*ended("tf32", **graph, seconds=[1.0] * 3)) is None
-    assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {
-        "tf32": (1.5, 1)
-    }
+    assert ratios_of(said) == ("TF32", {"bf16": (0.75, 2), "fp32": (0.5, 1)})
+    # another way has a base of its own
+    graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
+    assert ratios_in_words(*ended("tf32", **graph, seconds=[1.5] * 3)) is None
+    said = ratios_in_words(*ended("amp_bf16", **graph, seconds=[1.0] * 3))
+    assert ratios_of(said) == ("TF32", {"bf16": (1.5, 1)})
+    assert "ResNet-18, batch 128, CUDA graph, channels_last, over TF32" in said
+
+
+def test_a_ratio_waits_for_its_fair_base_and_has_fp32_where_there_is_no_tf32(ended):
+    _, comparison = ended("fp32")
+    parameters = comparison[0].parameters | {"precisions": ["tf32"]}
+    comparison.append(comparison[0]._replace(parameters=parameters))
+    assert ratios_in_words(*ended("amp_bf16")) is None  # TF32 is to come
+    # of another way, it is waited for by no one here
+    comparison[1] = comparison[1]._replace(parameters=parameters | {"execution": "cuda_graph"})
+    assert ratios_of(ratios_in_words(*ended("amp_fp16", seconds=[3.0] * 3))) == (
+        "fp32",
+        {"fp16": (2.0, 1)},
+    )
+
+
+def test_an_unsupported_base_is_no_base(ended):
+    ended("fp32")
+    ended("tf32", status="unsupported", reason="TF32 needs compute capability 8.0")
+    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("fp32", {"bf16": (1.5, 1)})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +103,8 @@ def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     ],
 )
 def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
-    ended("fp32", **({"device": CPU} if "device" in fields else {}))
-    assert ratios_in_words(*ended("tf32", **fields)) is None
+    ended("tf32", **({"device": CPU} if "device" in fields else {}))
+    assert ratios_in_words(*ended("amp_bf16", **fields)) is None
 
 
 @pytest.mark.parametrize(
@@ -98,16 +118,59 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
         ({"synthetic": True, "parameters": {"dataset": "auto"}}, True),
     ],
 )
-def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(ended, fields, named):
-    record, comparison = ended("fp32", **fields)
-    (line,) = table([comparison]).splitlines()
-    assert ("Caution" in in_words(record), "Caution" in line) == (named, named)
-    assert line.split()[:2] == [record["run_id"], "ok"]
-    assert in_words(record | {"status": "oom", "reason": "too large"}) == "too large"
-    comparison.append(
-        comparison[0]._replace(parameters={**comparison[0].parameters, "precisions": ["tf32"]})
-    )
-    assert len(table([comparison]).splitlines()) == 2  # one is not run
+def test_what_makes_a_run_doubtful_is_in_the_log_and_once_below_the_table(
+    ended, tmp_path, capsys, fields, named
+):
+    record, _ = ended("fp32", **fields)
+    ended("tf32", **fields)
+    (tmp_path / "logs").mkdir()
+    with log_in(tmp_path):
+        say_ended("gpu0", record)
+        say_ended("gpu0", record | {"status": "oom", "reason": "too large"})
+    first, second = (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").splitlines()
+    assert record["run_id"] in first and record["run_id"] in second
+    assert ("Caution" in first, "Caution" in second) == (named, False)
+    said = capsys.readouterr().out
+    assert record["run_id"] not in said and "too large" in said and "Caution" not in said
+    assert table(tmp_path).count("Caution") == named
+
+
+def cells(text):
+    """Return {name of a row: its cells} of a table."""
+    rows = [re.split(r"  +", line.strip()) for line in text.splitlines() if line[0] != " "]
+    return {name: found for name, *found in rows}
+
+
+def test_the_last_table_has_a_row_for_each_way_of_each_model(ended, tmp_path):
+    graph = {"execution": "cuda_graph", "channels_last": True}
+    for way, joules in ((graph, 2.0), ({}, None)):
+        for precision, seconds in (("tf32", 3.0), ("amp_fp16", 4.0), ("amp_bf16", 2.0)):
+            fields = {"peak": 2198.0 if precision == "amp_fp16" else 4246.0}
+            fields["joules_per_1000_samples"] = joules and joules * seconds
+            ended(precision, parameters=way, seconds=[seconds] * 3, **fields)
+    said = table(tmp_path)
+    assert cells(said) == {
+        "ResNet-18, eager": ["0.75x", "-50%", "1.50x", "+0%"],
+        "ResNet-18, CUDA graph, channels_last": ["0.75x", "-50%", "+33%", "1.50x", "+0%", "-33%"],
+    }
+    assert max(map(len, said.splitlines())) <= 100
+
+
+def test_the_table_of_a_card_without_tf32_compares_with_fp32(ended, tmp_path):
+    ended("fp32")
+    ended("amp_fp16", seconds=[4.0] * 3)
+    ended("amp_bf16", status="oom", reason="no room")
+    ended("o2_fp16", seconds=[2.0] * 3)  # titles do not speak of it
+    said = table(tmp_path)
+    assert "fp16 over fp32" in said and "TF32" not in said
+    found = cells(said)["ResNet-18, eager"]
+    assert (found[0], found[-1], len(found)) == ("1.50x", "oom", 4)
+
+
+def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
+    ended("fp32", device=CPU)
+    ended("amp_fp16", device=CPU, status="unsupported", reason="fp16 needs a GPU")
+    assert cells(table(tmp_path))["ResNet-18, eager"] == ["worked", "needs a GPU"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from mixed_precision_study.runner.studies import (
     parse_overrides,
 )
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import STUDY_ENV, comparison_key, new_record, write_record
+from mixed_precision_study.store.record import comparison_key, new_record, write_record
+from mixed_precision_study.store.variables import STUDY_ENV
 
 OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies", "articles"))
 STUDIES = OWN | ARTICLES
@@ -38,7 +39,7 @@ def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(
     for step in show.get("steps", ()):
         setting, value = list(step.items())[1]
         found = {run.parameters.get(setting) for run in runs} | {
-            name for run in runs for name in run.run_ids
+            name for run in runs for _, name in run.trainings.values()
         }
         assert found >= set(value if isinstance(value, list) else [value]), setting
     monkeypatch.setenv(STUDY_ENV, json.dumps(runs[0].study))  # as a run gets it
@@ -71,6 +72,9 @@ ENTRY = {"notebook": "cifar_resnet"}
         ({"runs": [{**ENTRY, "sweep": {"lr": []}}]}, "`lr`"),
         ({"runs": [{**ENTRY, "sweep": {"precisions": [["fp32"]]}}]}, "`precisions`"),
         ({"runs": [ENTRY, {**ENTRY, "cpu": {"repeat": 1}}]}, "entry 2 of"),
+        ({"runs": [{**ENTRY, "ways": []}]}, "`ways`"),
+        # a notebook has read it when the second way begins
+        ({"runs": [{**ENTRY, "ways": [{}, {"batch_size": 64}]}]}, "`batch_size`"),
     ],
     ids=str,
 )

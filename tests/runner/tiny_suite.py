@@ -153,7 +153,7 @@ def command(folder, *words, light=False, root=ROOT):
     lit = [
         "-c",
         (
-            f"{begin}execute.PAPERMILL = {LIGHT!r}; cli.summarise = lambda *_: True; "
+            f"{begin}execute.NOTEBOOK_PROCESS = ('-c', {LIGHT!r}); cli.summarise = lambda *_: True; "
             "cli.run_as_program()"
         ),
     ]
@@ -201,9 +201,9 @@ def records_of(folder):
 def write_run(run, **fields):
     """Write the records of a run that has never run, and return the path of the last."""
     fields = {"status": "ok", "epoch_seconds": [2.0], **fields}
-    for precision in run.run_ids:
+    for parameters, precision in run.trainings.values():
         path = write_record(
-            new_record(run.notebook.stem, run.parameters, precision, fields), run.folder
+            new_record(run.notebook.stem, parameters, precision, fields), run.folder
         )
     return path
 

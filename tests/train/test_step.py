@@ -372,6 +372,9 @@ def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_say
         True,
         SEARCH_LIMIT,
     )
+    allow_search(wanted=False)
+    assert not torch.backends.cudnn.benchmark
+    allow_search()
     # the second time it has searched already, in the last probe or an earlier repeat
     for first in (3.0, 0.6):
         read_search(record, pretend_trainer(), first, 0.5)

@@ -1,0 +1,186 @@
+"""README, docs and the pages of results: their length, their lines to copy, their numbers."""
+
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import quoted
+import tables
+import torch
+import yaml
+from conftest import ROOT
+
+from mixed_precision_study import __version__
+
+OUTPUTS = ROOT / "outputs"
+ANSWERS = sorted((ROOT / "docs" / "answers").glob("*.md"))
+FOLDERS = sorted(path.parent for path in OUTPUTS.rglob("trainings.csv"))
+LINES = ROOT / "docs" / "answers" / "which-lines-do-i-add.md"
+
+
+def words_of(text):
+    """Return how many words a page has, without code, comments, tags and addresses."""
+    for left_out in (
+        r"(?s)```.*?```",
+        r"(?s)<!--.*?-->",
+        r"<[^>]+>",
+        r"(?m)^    .*$",
+        r"\]\([^)]*\)",
+    ):
+        text = re.sub(left_out, "", text)
+    return len(re.findall(r"\S*\w\S*", text.replace("|", " ")))
+
+
+def code_of(path):
+    """Return the Python code of a page, of which there is one block."""
+    (code,) = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    return code
+
+
+def test_the_readme_is_short():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert words_of(text) <= 450
+    assert text.count("\n") <= 70
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert max(row.count("|") for row in rows) <= 4  # three columns fit on a phone
+
+
+@pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
+def test_an_answer_has_its_form_and_length(path):
+    title, _, answer, *_ = path.read_text(encoding="utf-8").splitlines()
+    text = path.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert title.endswith("?")
+    assert answer.startswith("**") and quoted.QUOTED.search(answer)
+    tables_there = re.findall(r"^\|[-|]+\|$", text, re.MULTILINE)
+    assert (text.count("<picture>"), len(tables_there)) == (1, 1)
+    assert re.search(r"^    python ", text, re.MULTILINE)
+    assert words_of(path.read_text(encoding="utf-8")) <= 350
+
+
+def finding_of(folder):
+    return (folder / "README.md").read_text(encoding="utf-8").split("\n\n")[1]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_each_number_of_a_finding_is_recomputed(folder):
+    text, finding = (folder / "README.md").read_text(encoding="utf-8"), finding_of(folder)
+    assert text.partition("\n")[0].rstrip(")").split(" (")[0].endswith("?")
+    assert finding.startswith("**")
+    written = {name: value for name, value in re.findall(r"<!--(\w+)-->(.*?)<!--/-->", finding)}
+    again = quoted.quoted(folder / "README.md", text, OUTPUTS)
+    assert written
+    assert written == {name: again[name] for name in written}
+    assert quoted.uncovered(finding) == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "left"),
+    [
+        ("ResNet-18 gains <!--a-->1.5<!--/--> times in fp16 on an H100.", []),
+        ("WideResNet-28-10 gains 1.5 times over 2,048 images.", ["1.5", "2,048"]),
+        ("Three of <!--a-->four<!--/--> gain 5%.", ["Three", "5%"]),
+    ],
+)
+def test_a_number_by_hand_is_found(sentence, left):
+    assert quoted.uncovered(sentence) == left
+
+
+def test_numbers_say_where_they_are_from(tmp_path):
+    (tmp_path / "ratios.csv").write_text("comparison,precision,ratio\n0,fp16,1.5\n1,fp16,1.75\n")
+    (tmp_path / "trainings.csv").write_text("comparison,model\n0,a\n1,b\n")
+    page = "<!-- numbers\nhalf = ratios where precision == 'fp16'\n{}\n-->"
+    lines = "both: ratio of half as .2f\nmodels: model of half as count"
+    found = quoted.quoted(tmp_path / "README.md", page.format(lines), OUTPUTS)
+    assert found == {"both": "1.50 to 1.75", "models": "two"}
+    for wrong in (
+        "both: ratio of other as .2f",
+        "none = ratios where ratio > 9\nx: ratio of none as d",
+    ):
+        with pytest.raises(ValueError, match=wrong.splitlines()[-1]):
+            quoted.quoted(tmp_path / "README.md", page.format(wrong), OUTPUTS)
+
+
+def small_problem(device):
+    """Return model, optimizer, loss function and six batches of a problem that can be learned."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 2)
+    )
+    model = model.to(device)
+    inputs = torch.randn(32, 3, 8, 8, device=device)
+    batches = [(inputs, (inputs.mean((1, 2, 3)) > 0).long())] * 30
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, optimizer, torch.nn.functional.cross_entropy, batches
+
+
+def test_the_lines_of_the_readme_train(monkeypatch):
+    """They run as they stand, but for the device, and without the compiler's seconds."""
+    model, optimizer, loss_function, batches = small_problem("cpu")
+    before = loss_function(model(batches[0][0]), batches[0][1]).item()
+    monkeypatch.setattr(torch, "compile", lambda model, mode: model)
+    names = {"torch": torch, "model": model, "optimizer": optimizer, "batches": batches}
+    names |= {"loss_function": loss_function}
+    try:
+        exec(code_of(ROOT / "README.md").replace('"cuda"', '"cpu"'), names)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert names["loss"].item() < 0.8 * before
+
+
+def test_the_lines_for_an_lstm_train(monkeypatch):
+    """A stand-in for the graph does what a replay does: it makes the gradients anew."""
+    model, optimizer, loss_function, batches = small_problem("cpu")
+    names = {"torch": torch, "model": model, "optimizer": optimizer, "batches": batches}
+    names |= {"loss_function": loss_function}
+
+    class Graph:
+        def replay(self):
+            optimizer.zero_grad()
+            names["forward_and_backward"]()
+
+    stand_ins = {"CUDAGraph": Graph, "Stream": Mock, "current_stream": Mock, "synchronize": Mock}
+    stand_ins |= {"graph": nullcontext, "stream": nullcontext}
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    before = loss_function(model(batches[0][0]), batches[0][1]).item()
+    exec(code_of(LINES).replace('"cuda"', '"cpu"'), names)
+    assert loss_function(model(batches[0][0]), batches[0][1]).item() < 0.8 * before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", [ROOT / "README.md", LINES], ids=["readme", "lstm"])
+def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
+    model, optimizer, loss_function, batches = small_problem("cuda")
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = loss_function(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    copied, optimizer, loss_function, batches = small_problem("cuda")
+    names = {"torch": torch, "model": copied, "optimizer": optimizer, "batches": batches}
+    names |= {"loss_function": loss_function}
+    try:
+        exec(code_of(page), names)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert names["loss"].item() == pytest.approx(loss.item(), rel=0.05)
+
+
+def test_the_version_to_cite_is_this_one():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == __version__
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_docs_have_five_pages():
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert pages == {"start", "results", "why-not-faster", "your-model", "how-measured"}
+    linked = {
+        Path(name).stem
+        for path in tables.pages(ROOT)
+        for name in re.findall(r"\]\(([^)#\s]+\.md)", path.read_text(encoding="utf-8"))
+    }
+    assert pages <= linked

@@ -1,0 +1,135 @@
+"""What keeps the code readable: few branches, no `if` in disguise, short lines, and one place for
+the names of environment variables.
+"""
+
+import ast
+
+from conftest import ROOT
+
+PACKAGE = ROOT / "mixed_precision_study"
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+LIMITS = {
+    "most branches of a function": 21,
+    "percent of functions with more than 10": 7.0,
+    "nested comprehensions per 1,000 lines": 2.4,
+    "products that stand for an if": 3,
+    "lines over 100 letters": 3,
+}
+BRANCHES = (ast.If, ast.IfExp, ast.For, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+TEXTS = (ast.List, ast.Tuple, ast.JoinedStr)
+
+
+def branches_of(node):
+    """Return how many ways lead through a node, without those of functions and classes in it."""
+    ways = isinstance(node, BRANCHES)
+    if isinstance(node, ast.BoolOp):
+        ways += len(node.values) - 1
+    if isinstance(node, ast.comprehension):
+        ways += 1 + len(node.ifs)
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+            ways += branches_of(child)
+    return ways
+
+
+def functions():
+    """Yield (place, branches) of each function of the package."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", 1 + branches_of(node)
+
+
+def is_text(node):
+    return isinstance(node, TEXTS) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def is_truth(node):
+    """Return whether an expression is true or false, as in `"s" * (count > 1)`."""
+    is_bool = isinstance(node, ast.Call) and getattr(node.func, "id", None) == "bool"
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return is_bool or is_not or isinstance(node, (ast.Compare, ast.BoolOp))
+
+
+def places_of(is_wanted):
+    """Return the places of the nodes of which something is true."""
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if is_wanted(node)
+    ]
+
+
+def test_no_function_has_many_branches_and_few_have_more_than_ten():
+    found = dict(functions())
+    most = LIMITS["most branches of a function"]
+    assert {place: ways for place, ways in found.items() if ways > most} == {}
+    many = {place: ways for place, ways in found.items() if ways > 10}
+    assert 100 * len(many) / len(found) <= LIMITS["percent of functions with more than 10"], many
+
+
+def test_no_product_stands_for_an_if():
+    def is_trick(node):
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+            return False
+        sides = (node.left, node.right)
+        return any(map(is_text, sides)) and any(map(is_truth, sides))
+
+    tricks = places_of(is_trick)
+    assert len(tricks) <= LIMITS["products that stand for an if"], tricks
+
+
+def test_comprehensions_are_seldom_nested():
+    def is_nested(node):
+        inner = [part for child in ast.iter_child_nodes(node) for part in ast.walk(child)]
+        return isinstance(node, COMPREHENSIONS) and any(
+            isinstance(part, COMPREHENSIONS) for part in inner
+        )
+
+    nested = places_of(is_nested)
+    lines = sum(len(ast.unparse(tree).splitlines()) for tree in TREES.values())
+    assert 1000 * len(nested) / lines <= LIMITS["nested comprehensions per 1,000 lines"], nested
+
+
+def test_lines_have_at_most_100_letters():
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in TREES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 100
+    ]
+    assert len(long) <= LIMITS["lines over 100 letters"], long
+
+
+def names_in_environment(node):
+    """Return the literal names by which a node reads or sets a variable of the environment."""
+    words = []
+    if isinstance(node, ast.Subscript):
+        words = [node.value, node.slice]
+    elif isinstance(node, ast.Call):
+        words = [node.func, *node.args[:1]]
+    elif isinstance(node, ast.Compare):
+        words = [*node.comparators, node.left]
+    of_environment = words and ast.unparse(words[0]).startswith(("os.environ", "os.getenv"))
+    if not of_environment or not isinstance(words[-1], ast.Constant):
+        return []
+    return [words[-1].value]
+
+
+def test_environment_variables_are_named_in_one_module():
+    elsewhere = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            names = names_in_environment(node)
+            if isinstance(node, ast.Constant) and str(node.value).startswith("MIXED_PRECISION_"):
+                names.append(node.value)
+            if path.name != "variables.py":
+                elsewhere += [f"{path.relative_to(ROOT)}:{node.lineno} {name}" for name in names]
+    assert elsewhere == []
+    example = ast.parse('os.environ["A"], os.environ.get("B", 0), "C" in os.environ, os.getenv(D)')
+    found = [name for node in ast.walk(example) for name in names_in_environment(node)]
+    assert sorted(found) == ["A", "B", "C"]
