@@ -56,7 +56,8 @@ NAMED_APART = {
 }
 # begins the names of hashes, which tell comparisons apart where nothing else does
 IDENTITY = "identity "
-UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
+# no title names them; no set, because a setting may be a list
+UNTITLED = [("loss_scale", "dynamic"), ("rounding", "nearest")]
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = (
     "notebook model name task way device data batch execution settings arms more run title"
