@@ -319,7 +319,10 @@ def read_tables(
             "panel of Colab or Kaggle, and run"
             " all cells."
         )
-    study = study_of(folder, used)
+    given = [records_dir] if isinstance(records_dir, str | Path) else records_dir
+    # a report elsewhere is of the study of its records, but several folders have none in common
+    own = given[0] if len(given) == 1 and not (folder / "study.yaml").is_file() else folder
+    study = study_of(own, used)
     tables = Tables(str(folder), source, target_metric, study.name, study.description, study.show)
     axis = tables.axis = study.compares()
     tables.left_out, tables.other_code = left_out + more_left_out, others
