@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from mixed_precision_study.report.charts import drawn_as  # noqa: E402
-from mixed_precision_study.report.words import COLOURS, span  # noqa: E402
+from mixed_precision_study.report.words import LOOKS, span  # noqa: E402
 
 FOLDERS = ("checks/lines-h100", "checks/lines-h200")  # the first that measured a model counts
 MODELS = {"resnet18": "ResNet-18", "efficientnet": "EfficientNet", "gpt": "GPT"}
@@ -106,7 +106,9 @@ def dot_rows(outputs: Path) -> pd.DataFrame:
         about=table.card + ", what each line gains",
         row=names,
         arm=arms,
-        colour=arms.map(COLOURS),
+        colour=arms.map({arm: colour for arm, (colour, _) in LOOKS.items()}),
+        mark=arms.map({arm: mark for arm, (_, mark) in LOOKS.items()}),
+        strong=False,
         ratio=table["mean"],
         lowest=table.low,
         highest=table.high,
@@ -115,4 +117,4 @@ def dot_rows(outputs: Path) -> pd.DataFrame:
         takes="",
         short="",
     )
-    return drawn_as(table, [*ARMS.values(), "tf32"], list(MODELS.values()))
+    return drawn_as(table, list(MODELS.values()))

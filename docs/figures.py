@@ -328,7 +328,7 @@ def eager_rows(outputs: Path) -> pd.DataFrame:
     tables = read(outputs, "main/published")
     more = bars_of(tables, tables.comparisons.index)
     more = more[(more.way == "eager") & more.model.isin(BATCHES)]
-    more = more[more.more.str.contains("at most 24 GiB") & ~more.task.str.endswith("batch 32")]
+    more = more[more.run.str.contains("at most 24 GiB") & ~more.task.str.endswith("batch 32")]
     found = pd.concat([usual, more], ignore_index=True)
     found = found[(found.precision == FP16) & (found.baseline == "tf32")]
     batch = found.task.str.rpartition(", ")[2]
@@ -341,7 +341,7 @@ def eager_rows(outputs: Path) -> pd.DataFrame:
         seconds=float("nan"),
         takes="",
     )
-    return drawn_as(found, [FP16], list(BATCHES))
+    return drawn_as(found, list(BATCHES))
 
 
 def rows_of(bars: pd.DataFrame, model: str, precision: str) -> pd.DataFrame:

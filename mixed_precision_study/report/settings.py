@@ -258,6 +258,7 @@ LENGTHS = ("epochs", "lr", "max_steps")
 VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 # {axis: a size in a sentence}
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
+FEWEST_SCALES = 3  # fixed ones of a sweep
 APART = 1.4  # factor between two sizes of which both are written below a chart
 # NaN where unknown
 TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "loss_comparison")
@@ -566,28 +567,20 @@ def add_largest(section: Section, tables: Tables) -> None:
 
 
 def add_scales(section: Section, tables: Tables) -> None:
-    """Add one sentence and the table of the sweeps of three fixed loss scales or more;
+    """Add one sentence and the table of the sweeps of FEWEST_SCALES fixed loss scales or more;
 
     `fixed` is NaN for dynamic.
     """
-    runs = tables.trainings[
-        tables.trainings.precision.str.contains("fp16") & (tables.trainings.comparison >= 0)
-    ]
+    runs = tables.trainings[tables.trainings.comparison >= 0]
+    runs = runs[runs.precision.str.contains("fp16")]
+    scales = runs.record.map(lambda run: run["settings"].get("loss_scale"))
+    families = enumerate(same.index for _, same in alike(tables.comparisons, "loss_scale"))
+    family = {number: place for place, same in families for number in same}
     runs = runs.assign(
-        fixed=pd.to_numeric(
-            runs.record.map(lambda run: run["settings"].get("loss_scale")), errors="coerce"
-        )
+        fixed=pd.to_numeric(scales, errors="coerce"), family=runs.comparison.map(family)
     )
-    families = [
-        runs[runs.comparison.isin(family.index)]
-        for _, family in alike(tables.comparisons, "loss_scale")
-    ]
-    sweeps = [
-        sweep.sort_values("fixed")
-        for family in families
-        for _, sweep in family.groupby("precision")
-    ]
-    rows = pd.concat([runs.head(0), *(sweep for sweep in sweeps if sweep.fixed.nunique() >= 3)])
+    sizes = runs.groupby(["family", "precision"]).fixed.transform("nunique")
+    rows = runs[sizes >= FEWEST_SCALES].sort_values(["family", "precision", "fixed"])
     if rows.empty:
         return
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())

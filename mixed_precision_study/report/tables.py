@@ -56,7 +56,8 @@ NAMED_APART = {
 }
 # begins the names of hashes, which tell comparisons apart where nothing else does
 IDENTITY = "identity "
-UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
+# no title names them; no set, because a setting may be a list
+UNTITLED = [("loss_scale", "dynamic"), ("rounding", "nearest")]
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = (
     "notebook model name task way device data batch execution settings arms more run title"
@@ -318,7 +319,10 @@ def read_tables(
             "panel of Colab or Kaggle, and run"
             " all cells."
         )
-    study = study_of(folder, used)
+    given = [records_dir] if isinstance(records_dir, str | Path) else records_dir
+    # a report elsewhere is of the study of its records, but several folders have none in common
+    own = given[0] if len(given) == 1 and not (folder / "study.yaml").is_file() else folder
+    study = study_of(own, used)
     tables = Tables(str(folder), source, target_metric, study.name, study.description, study.show)
     axis = tables.axis = study.compares()
     tables.left_out, tables.other_code = left_out + more_left_out, others

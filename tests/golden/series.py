@@ -30,7 +30,7 @@ def panel_of(axes):
         bar.get_path().transformed(bar.get_patch_transform()).get_extents() for bar in axes.patches
     ]
     bars = [[*box.p0, box.width, box.height] for box in boxes]
-    lines = [line for line in axes.lines if len(line.get_xydata())]  # seaborn adds empty ones
+    lines = [line for line in axes.lines if len(line.get_xydata())]
     others = [(collected(one), one) for one in axes.collections]
     panel = {
         "titles": list(

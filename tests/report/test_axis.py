@@ -8,7 +8,7 @@ import math
 import made_up_records as made_up
 import pytest
 import yaml
-from drawn_reports import said_in, write_all
+from drawn_reports import drawn_bars, said_in, write_all
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.section import Cards, Chart, File, Table
@@ -64,16 +64,13 @@ def test_its_report_has_charts_and_tables_without_a_failed_section(remedies):
     assert not [one for one in sections_of(remedies) if "could not be drawn" in said_in(one)]
     (card,) = parts_in(remedies, Cards)[0].cards
     assert card["numbers"]["blocks"].endswith("0.80×") and "none" in card["against"]
-    ratios, bars = (chart.figures[0] for chart in parts_in(remedies, Chart)[:2])
-    labels = {
-        text.get_gid(): text.get_text()
-        for axes in (*ratios.axes, *bars.axes)
-        for text in axes.texts
-    }
-    assert next(text for gid, text in labels.items() if gid and " blocks " in f"{gid} ").endswith(
-        "0.80×"
-    )
-    assert labels["label seconds 0 blocks"].endswith(" s") and "label gib 0 blocks" in labels
+    ratios, time, memory = (chart.figures[0] for chart in parts_in(remedies, Chart)[:3])
+    (label,) = [
+        text.get_text() for text in ratios.axes[0].texts if " blocks " in f"{text.get_gid()} "
+    ]
+    assert label.endswith("0.80×")
+    for figure, unit in ((time, " s"), (memory, " GiB")):
+        assert [label.endswith(unit) for _, label, _ in drawn_bars(figure)] == [True, True]
     cells = [row for table in parts_in(remedies, Table) for row in table.rows]
     assert any("blocks over none" in row and "(" in row["blocks over none"] for row in cells)
     assert any(row.get("over none") == "0.80" for row in cells)

@@ -3,10 +3,13 @@
 import math
 import time
 
+import made_up_records as made_up
 import pytest
+from drawn_reports import write_all
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import Study, plain_yaml, study_of
+from mixed_precision_study.report.tables import read_tables
 
 SAID = {
     "name": "mine",
@@ -111,3 +114,13 @@ def test_numbers_are_those_that_people_read():
         "d": None,
     }
     assert plain_yaml("", "here") is None
+
+
+def test_a_report_elsewhere_is_of_the_study_of_its_records(tmp_path):
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        write_all(folder, made_up.make("cifar_resnet", "fp32", parameters={"seed": len(name)}))
+        (folder / "study.yaml").write_text(f"name: {name}\n")
+    assert read_tables(tmp_path / "one", 0.0, tmp_path / "page").name == "one"
+    both = [str(tmp_path / name) for name in ("one", "other")]
+    assert read_tables(both, 0.0, tmp_path / "page").name == ""
