@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import NOTEBOOKS
+from conftest import NOTEBOOKS, read_json
 from nested import changed
 from tiny_suite import entry, write_run, write_suite
 
@@ -32,7 +32,7 @@ def one_run(tmp_path):
 def test_a_record_that_cannot_count_is_made_again(one_run):
     path = write_run(one_run)
     assert unfinished([one_run], GPUS) == []
-    whole = json.loads(path.read_text())
+    whole = read_json(path)
     # spoilt, or ended before it explained
     for changes in ({"seed": [1]}, {"profile_reason": NOT_YET_EXPLAINED}):
         path.write_text(json.dumps(changed(whole, **changes)))
