@@ -132,9 +132,7 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
 @pytest.mark.parametrize(
     "fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
 )
-def test_a_turing_card_can_fp16_alone_where_its_arithmetic_is_right(
-    monkeypatch, capsys, fp16, able
-):
+def test_a_turing_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able):
     pretend_gpu(monkeypatch, fp16=fp16, capability=(7, 5))
     (fields, refused), said, _ = shown_by(capsys, GPU)
     assert fields == {"native_bf16": False, "fp16_check": fp16}
