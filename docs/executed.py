@@ -1,54 +1,86 @@
 """Make the copy of an executed notebook that people read: its result comes first.
 
-python docs/executed.py EXECUTED.ipynb COPY.ipynb
+python docs/executed.py EXECUTED.ipynb COPY.ipynb ["What a reader has to know of this run." ...]
 """
 
 import json
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 NOTE = "*An executed copy. Its result comes first; in the notebook it comes after the run.*"
 PAPERMILL = ("papermill", "execution")  # metadata that name times and paths of the machine
+RESULTS = ("results", "run", "pretrained")  # cells that may show one
+FIRST = ("result-intro", "results")
+MACHINE = re.compile(r"(?<![\w.:/])(?:\.\.)?/(?:[\w.+-]+/)+")  # a folder of the machine
+WHERE = "## Where the code comes from"
 
 
-def result_first(notebook: dict) -> dict:
-    """Return a notebook with its cells of the result right after the title, and without what its
-    machine left in it.
+def result_first(notebook: dict, remarks: Sequence[str] = ()) -> dict:
+    """Return a notebook that begins with its conclusions as Markdown, the remarks and the cell of
+    its result, ends with the cell that finds the code, and holds nothing that its machine left.
 
     Raises ValueError where it has no result.
     """
     cells = [without_traces(cell) for cell in notebook["cells"]]
-    start = next(
-        (n for n, cell in enumerate(cells) if "".join(cell["source"]).startswith("## Result")), None
-    )
-    if start is None or not cells[start + 1].get("outputs"):
+    shown = [cell for cell in cells if cell.get("id") in RESULTS and cell.get("outputs")]
+    if not shown:
         raise ValueError("this notebook has no result; execute it first")
-    result = cells[start : start + 2]
-    rest = cells[1:start] + cells[start + 2 :]
-    note = {"cell_type": "markdown", "id": "note", "metadata": {}, "source": [NOTE]}
+    answers = [answer for answer in map(taken_conclusion, shown) if answer]
+    title, *others = cells
+    first = [cell for cell in others if cell.get("id") in FIRST]
+    finder = [cell for cell in others if cell.get("id") == "finder"]
+    rest = [cell for cell in others if cell not in first and cell not in finder]
+    note = markdown("note", "\n\n".join([*answers, *remarks, NOTE]))
     metadata = {
         name: value for name, value in notebook["metadata"].items() if name not in PAPERMILL
     }
-    return {**notebook, "metadata": metadata, "cells": [cells[0], note, *result, *rest]}
+    ordered = [title, note, *first, *rest, markdown("where", WHERE), *finder]
+    return {**notebook, "metadata": metadata, "cells": ordered}
+
+
+def markdown(name: str, text: str) -> dict:
+    """Return a cell of Markdown."""
+    lines = text.splitlines(keepends=True)
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": lines}
+
+
+def taken_conclusion(cell: dict) -> str:
+    """Take the first Markdown out of what a cell shows, and return it, its first sentence bold."""
+    for output in cell["outputs"]:
+        if "text/markdown" in output.get("data", {}):
+            cell["outputs"] = [one for one in cell["outputs"] if one is not output]
+            first, stop, more = "".join(output["data"]["text/markdown"]).partition(". ")
+            return f"**{first}{stop.strip()}** {more}".strip()
+    return ""
 
 
 def without_traces(cell: dict) -> dict:
-    """Return a cell without papermill's metadata, warnings and progress bars."""
+    """Return a cell without papermill's metadata, warnings, progress bars and folders of the
+    machine.
+    """
     kept = {name: value for name, value in cell["metadata"].items() if name not in PAPERMILL}
     cell = {**cell, "metadata": kept}
     if cell["cell_type"] == "code":
-        cell["outputs"] = [output for output in cell["outputs"] if output.get("name") != "stderr"]
+        outputs = [output for output in cell["outputs"] if output.get("name") != "stderr"]
+        cell["outputs"] = [
+            {**output, "text": MACHINE.sub("", "".join(output["text"])).splitlines(keepends=True)}
+            if "text" in output
+            else output
+            for output in outputs
+        ]
     return cell
 
 
 def main(arguments: list[str]) -> int:
     """Read one notebook and write the other."""
-    if len(arguments) != 2:
+    if len(arguments) < 2:
         print(__doc__, file=sys.stderr)
         return 2
-    source, target = map(Path, arguments)
+    source, target = map(Path, arguments[:2])
     try:
-        copy = result_first(json.loads(source.read_text(encoding="utf-8")))
+        copy = result_first(json.loads(source.read_text(encoding="utf-8")), arguments[2:])
     except (OSError, ValueError) as error:
         print(f"{source.name}: {error}", file=sys.stderr)
         return 1

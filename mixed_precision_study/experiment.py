@@ -138,11 +138,15 @@ class Gpu(NamedTuple):
     fields: dict
 
 
-def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
+def preflight(parameters: Any, without_gpu: dict | None = None, minutes: int | None = None) -> Gpu:
     """Choose the device, check it within seconds, print what was found, and return it.
 
     without_gpu: parameters that make a training short enough for a CPU. They are set where there is
     no GPU and nobody has chosen a number of steps (max_steps is 0), but not under run_all.py.
+    minutes: how long the notebook takes on an H100 with its own parameters, which is printed.
+
+    Precisions that this GPU lacks are left out of parameters.precisions, unless no other is asked
+    for; run_all.py wants a record of each that it has planned, so there they stay.
 
     Raises UserError if PyTorch is too old or memory_limit_gib is more than the GPU has.
     """
@@ -165,10 +169,23 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     if gc.get_freeze_count() < FROZEN:
         # a collection took 0.2 s to look through half a million objects of what was imported
         gc.freeze()
-    fields = show_preflight(device, parameters.execution, PRECISIONS, check_supported)
+    fields, refused = show_preflight(device, parameters.execution, check_supported, minutes)
+    if device.type == "cuda" and not os.environ.get(RUNNER_ENV):
+        leave_out(parameters, refused)
     limit_memory(parameters.memory_limit_gib, device)
     startup.lap("preflight")
     return Gpu(device, fields)
+
+
+def leave_out(parameters: Any, refused: dict[str, str]) -> None:
+    """Take the refused modes, {name: why}, out of the precisions, unless no other is asked for."""
+    possible = [name for name in parameters.precisions if name not in refused]
+    if not possible:
+        return
+    for name in parameters.precisions:
+        if name in refused:
+            print(f"{name} is left out: {refused[name]}.")
+    parameters.precisions = possible
 
 
 def describe(model: torch.nn.Module, batch: tuple) -> None:

@@ -199,6 +199,7 @@ def compare(
     records: list[RunRecord] = []
     for chosen in settings:
         chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
+        chosen.precisions = settings[0].precisions  # those that this GPU has
         made = Experiment(
             name,
             chosen,

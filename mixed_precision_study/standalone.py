@@ -61,7 +61,8 @@ def build(folder: Path) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
-    sources = {folder / path.name: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"), reverse=True)  # your_model comes first
+    sources = {folder / path.name: path for path in paths}
     for target in sources:
         if not of_a_report(target, MARK.encode()):
             raise UserError(f"{target} is no standalone notebook; choose another folder.")

@@ -6,12 +6,14 @@ import gc
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import matplotlib
 import notebook_cells
 import pytest
 import torch
+from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
 from mixed_precision_study.parameters import checked
@@ -19,6 +21,8 @@ from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store import commit
 
 matplotlib.use("Agg")
+# jsonschema would load a grammar, which takes each process of tests more than a second.
+sys.modules["rfc3987_syntax"] = None
 # in a shell's background, and so in all that the tests start
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,6 +39,8 @@ if not torch.cuda.is_available():
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "security", "studies"}
+# Rooms whose tests compare numbers, which may change with a package, but not with Python.
+NUMBERS = {"explain", "judge", "report"}
 # Test files that take longest, in order. They come first, so that two processes of tests end
 # together.
 LONGEST = (
@@ -92,8 +98,12 @@ def pytest_collection_modifyitems(items):
     """Mark what is slow, skip what cannot run here, and put first what takes longest."""
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     for item in items:
-        if item.path.stem.removeprefix("test_") in SLOW or item.get_closest_marker("exhaustive"):
+        if item.path.stem.removeprefix("test_") in SLOW or any(
+            map(item.get_closest_marker, ("exhaustive", "release"))
+        ):
             item.add_marker("slow")
+        if item.path.parent.name in NUMBERS:
+            item.add_marker("any_python")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no GPU"))
         elif item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
@@ -135,7 +145,7 @@ def no_search(request, monkeypatch):
     takes longest.
     """
     if request.node.get_closest_marker("gpu"):
-        torch.backends.cudnn.benchmark = False
+        cudnn.benchmark = False
         if not request.node.get_closest_marker("searches") and "BUILT_CASES_OUT" not in os.environ:
-            switch = vars(type(torch.backends.cudnn))["benchmark"]
+            switch = vars(type(cudnn))["benchmark"]
             monkeypatch.setattr(switch, "setter", lambda wanted: None)

@@ -7,6 +7,7 @@ import itertools
 import torch
 from small_training import make_record as make_small_record
 from small_training import sgd_trainer
+from torch import nn
 
 MIB = 2**20
 
@@ -23,10 +24,10 @@ def compute_loss(network, batch, hidden):
     return network(batch).float().square().mean(), hidden
 
 
-class Weights(torch.nn.Module):
+class Weights(nn.Module):
     def __init__(self, size, value=0.0):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.full((size,), value))
+        self.weight = nn.Parameter(torch.full((size,), value))
 
 
 def linear_loss(network, batch, hidden):
@@ -36,9 +37,9 @@ def linear_loss(network, batch, hidden):
 
 def make_trainer(precision="fp32", loss=compute_loss, network=None, **options):
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(*pair, bias=False) for pair in itertools.pairwise((16, 24, 8, 8))]
+    layers = [nn.Linear(*pair, bias=False) for pair in itertools.pairwise((16, 24, 8, 8))]
     options = {"lr": 0.1, "momentum": 0.9, **options}
-    return sgd_trainer(network or torch.nn.Sequential(*layers), precision, loss, **options)
+    return sgd_trainer(network or nn.Sequential(*layers), precision, loss, **options)
 
 
 def made_batches(given, count=1, rows=4):

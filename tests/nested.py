@@ -2,7 +2,7 @@
 
 import copy
 
-from mixed_precision_study.store.record import PLACES, record_of
+from mixed_precision_study.store.record import PLACES, new_record, record_of
 
 
 def changed(value, **changes):
@@ -30,3 +30,32 @@ def flaw(value):
 def names_in(value):
     """Return the names of a record's fields and settings."""
     return [*PLACES, *value["settings"]]
+
+
+PARAMETERS = {
+    "dataset": "auto",
+    "model": "resnet18",
+    "precisions": ["fp32"],
+    "batch_size": 128,
+    "lr": 0.1,
+    "seed": 0,
+}
+
+
+PARAMETERS |= {"data_dir": "data", "output_dir": "outputs"}
+
+
+def make(precision="fp32", **facts):
+    parameters = {**PARAMETERS, **facts.pop("parameters", {})}
+    return new_record("cifar_resnet", parameters, precision, facts)
+
+
+def sound():
+    record = make(
+        status="ok",
+        epoch_seconds=[1.5],
+        metric=[0.5],
+        metric_better="higher",
+        peak_allocated_mib=1.0,
+    )
+    return record.model_dump(warnings=False)

@@ -7,6 +7,8 @@ import math
 from functools import partial
 
 import torch
+from torch import nn
+from torch.nn import functional
 
 from mixed_precision_study.store import record as records
 from mixed_precision_study.train.precision import PRECISIONS
@@ -22,20 +24,20 @@ OF_SGD = ("lr", "momentum", "weight_decay", "nesterov")
 
 def small_network():
     torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, padding=1),
-        torch.nn.BatchNorm2d(8),
-        torch.nn.ReLU(),
-        torch.nn.AdaptiveAvgPool2d(1),
-        torch.nn.Flatten(),
-        torch.nn.Linear(8, 4),
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
     )
 
 
 def compute_loss(network, batch, hidden):
     images, labels = batch
     images = images.to(next(network.parameters()).dtype)
-    return torch.nn.functional.cross_entropy(network(images).float(), labels), hidden
+    return functional.cross_entropy(network(images).float(), labels), hidden
 
 
 def make_batch(seed=0):
@@ -155,12 +157,12 @@ def grow_soon(scaler, interval=3):
         scaler.growth_interval = interval
 
 
-class Words(torch.nn.Module):
+class Words(nn.Module):
     def __init__(self, kind):
         super().__init__()
         torch.manual_seed(0)
-        self.encoder, self.body = torch.nn.Embedding(16, 8), getattr(torch.nn, kind)(8, 8, 2)
-        self.decoder = torch.nn.Linear(8, 16)
+        self.encoder, self.body = nn.Embedding(16, 8), getattr(nn, kind)(8, 8, 2)
+        self.decoder = nn.Linear(8, 16)
 
     def forward(self, words, hidden):
         output, hidden = self.body(self.encoder(words), hidden)
@@ -173,9 +175,7 @@ def word_loss(network, batch, hidden):
     hidden = (
         tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
     )
-    return torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), following.flatten()
-    ), hidden
+    return functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten()), hidden
 
 
 def text(seed):

@@ -25,7 +25,7 @@ from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import new_record, write_record
 
 
-def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
+def test_ratios_of_contenders_pair_one_round_on_one_gpu():
     cell, _, theirs, ours = peers.CELLS[0]
     speeds = [("0", "a", 100, 110), ("1", "a", 100, 121), ("0", "b", 50, 55), ("2", "b", 60, None)]
     speeds += [("3", "a", None, 999), ("3", "b", 1, None)]  # of two GPUs, so no pair
@@ -49,9 +49,7 @@ def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
     )
 
 
-def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails(
-    tmp_path, monkeypatch, capsys
-):
+def test_rounds_alternate_and_go_on_after_a_failure(tmp_path, monkeypatch, capsys):
     order = []
 
     def measure(contender, options):
@@ -75,7 +73,7 @@ def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails
 
 
 @pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
-def test_intervals_cover_and_equal_precisions_are_seldom_called_different(scatter):
+def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     """Of 200 draws the share of covering intervals scatters by 1.5%."""
     cell = simulate.simulate(scatter, 3, 2, 200)
     assert cell.coverage > 0.9 and max(cell.false, cell.wrongly_same) < 0.1
@@ -85,10 +83,8 @@ def test_intervals_cover_and_equal_precisions_are_seldom_called_different(scatte
     assert len(simulate.problems_of(bad)) == (4 if scatter.processes < 0.01 else 3)
 
 
-@pytest.mark.parametrize(("scatter", "margin"), [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
-def test_with_the_seeds_that_are_needed_four_of_five_studies_find_equal_precisions_equivalent(
-    scatter, margin
-):
+@pytest.mark.parametrize("scatter, margin", [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
+def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     draw = random.Random(0)
     one = {"metric_name": "accuracy", "metric_better": "higher", "metric_margin": margin}
     one["metric_margin_is_share"] = False
@@ -154,7 +150,7 @@ def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.4])
-def test_the_rules_call_equal_runs_different_about_as_often_as_they_promise(drift, monkeypatch):
+def test_equal_runs_differ_about_as_often_as_promised(drift, monkeypatch):
     """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do
     within 1%.
     """
@@ -165,7 +161,7 @@ def test_the_rules_call_equal_runs_different_about_as_often_as_they_promise(drif
     assert 0.02 < fmean(rates) < 0.08, rates
 
 
-@pytest.mark.parametrize(("count", "blocks", "splits"), [(24, 6, 2000), (12, 4, 1296), (8, 4, 16)])
+@pytest.mark.parametrize("count, blocks, splits", [(24, 6, 2000), (12, 4, 1296), (8, 4, 16)])
 def test_a_split_takes_two_neighbours_from_each_of_four_blocks(count, blocks, splits):
     cut = equal_runs.blocks_of(list(range(count)))
     assert cut == [
@@ -179,7 +175,7 @@ def test_a_split_takes_two_neighbours_from_each_of_four_blocks(count, blocks, sp
     assert splits == 2000 or len(set(found)) == splits
 
 
-def test_a_change_from_block_to_block_is_no_difference_but_one_within_blocks_is(monkeypatch):
+def test_a_change_from_block_to_block_is_no_difference(monkeypatch):
     monkeypatch.setattr(equal_runs, "MOST_SPLITS", 1000)
     rates = []
     for factors in ([1 + n // 4 for n in range(18)], [1 + n % 2 / 2 for n in range(18)]):
@@ -228,8 +224,8 @@ def rows_of(folder, seconds, *lines):
     `seconds`.
     """
     (folder / "logs").mkdir()
-    (folder / "logs" / "batch.json").write_text(json.dumps({"run_seconds": seconds}))
-    (folder / "logs" / "batch.log").write_text("\n".join(lines))
+    (folder / "logs/batch.json").write_text(json.dumps({"run_seconds": seconds}))
+    (folder / "logs/batch.log").write_text("\n".join(lines))
     return {row["run"]: row for row in run_seconds.medians(run_seconds.rows_of(folder))}
 
 
@@ -277,7 +273,7 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
     assert run_seconds.table_of([cells]).splitlines()[2].endswith("| 4.0 | 0.5 | - |")
 
 
-def test_equal_runs_are_one_row_of_medians_and_others_are_not_mixed_with_them(tmp_path):
+def test_equal_runs_are_one_row_of_medians(tmp_path):
     seconds = {"one": 10.0, "two": 14.0, "three": 40.0}
     for run_id in seconds:
         write_training(tmp_path, run_id, startup_import_seconds=2.0 if run_id == "one" else None)

@@ -147,22 +147,33 @@ def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
     for cell in before.cells:
         cell.metadata["papermill"] = {"start_time": "now"}
         if cell.cell_type == "code":
-            streams = (("stdout", "printed by the cell"), ("stderr", "a warning"))
+            printed = "printed by the cell, see ../../home/me/outputs or https://a.org/b/c"
+            streams = (("stdout", printed), ("stderr", "a warning"))
             cell.outputs = [
                 nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams
             ]
+        if cell.id == "results":
+            answer = {"text/markdown": "the answer", "text/plain": "the answer"}
+            cell.outputs += [nbformat.v4.new_output("display_data", answer)]
     nbformat.write(before, tmp_path / "executed.ipynb")
-    assert executed.main([str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]) == 0
+    paths = [str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]
+    assert executed.main([*paths, "Made-up data."]) == 0
     copy, text = (
         nbformat.read(tmp_path / "copy.ipynb", as_version=4),
         (tmp_path / "copy.ipynb").read_text(),
     )
     heads = [cell.source.splitlines()[0] for cell in copy.cells[:4]]
     assert heads[0].startswith("# ") and heads[2:] == ["## Result", "show(records)"]
-    assert {cell.source for cell in copy.cells if cell.id != "note"} == {
+    assert {cell.source for cell in copy.cells if cell.id not in ("note", "where")} == {
         cell.source for cell in before.cells
     }
+    assert (
+        copy.cells[1].source.startswith("**the answer**\n\nMade-up data.\n\n")
+        and text.count("the answer") == 1
+    )
+    assert copy.cells[-1].id == "finder"
     assert "papermill" not in copy.metadata and "/somewhere" not in text and "a warning" not in text
+    assert "see outputs or https://a.org/b/c" in text
     assert text.count("printed by the cell") == sum(
         cell.cell_type == "code" for cell in before.cells
     )

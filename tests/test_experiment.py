@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from small_training import CPU, make_record
+from torch import nn
 
 from mixed_precision_study import experiment
 from mixed_precision_study.experiment import (
@@ -44,7 +45,7 @@ PACKAGE = "mixed_precision_study.experiment"
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "reason"),
+    "error, status, reason",
     [
         (
             torch.OutOfMemoryError("CUDA out of memory"),
@@ -66,7 +67,7 @@ PACKAGE = "mixed_precision_study.experiment"
         (Unsupported("needs a GPU"), "unsupported", "needs a GPU"),
     ],
 )
-def test_an_exception_becomes_the_status_and_the_notebook_goes_on(error, status, reason, capsys):
+def test_an_exception_becomes_the_status(error, status, reason, capsys):
     record = make_record()
     with guarded(record, "out", CPU):
         raise error
@@ -77,7 +78,7 @@ def test_an_exception_becomes_the_status_and_the_notebook_goes_on(error, status,
 
 
 @pytest.mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
-def test_a_user_error_or_interrupt_ends_the_notebook_without_a_record(error):
+def test_a_user_error_ends_the_notebook_without_a_record(error):
     with pytest.raises(type(error)), guarded(make_record(), "out", CPU):
         raise error
     assert not Path("out").exists()
@@ -103,7 +104,7 @@ def test_no_traceback_keeps_tensors_alive():
         gc.enable()
 
 
-def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch):
+def test_a_run_begins_without_workspaces_and_old_peaks(monkeypatch):
     """A device that is lost when its memory is released costs no record."""
     calls = []
     for name in ("clear_workspaces", "memory.reset_peaks", "describe_environment"):
@@ -158,12 +159,12 @@ class Points(TrainingData):
 
 
 def make_model():
-    return torch.nn.Linear(2, 2)
+    return nn.Linear(2, 2)
 
 
 def point_loss(model, batch, hidden):
     places, above = batch
-    return torch.nn.functional.cross_entropy(model(places).float(), above), None
+    return nn.functional.cross_entropy(model(places).float(), above), None
 
 
 def accuracy(model, batches):
@@ -185,43 +186,36 @@ def make_experiment(data=None, make=make_model, loss=point_loss, **options):
 
 
 def test_a_fourth_experiment_leaves_a_record_of_each_precision():
-    first, second = make_experiment().run()
-    assert [first.precision, second.precision] == ["fp32", "amp_bf16"]
-    for record in (first, second):
-        assert (record.status, record.reason) == ("ok", None)
-        assert (record.notebook, record.steps_per_epoch, record.samples_per_epoch) == (
-            "points",
-            4,
-            64,
-        )
-        assert (record.metric_name, record.metric_better, record.chance_metric) == (
-            "accuracy",
-            "higher",
-            0.5,
-        )
-        assert (record.dataset_used, record.sample_unit, record.batch_size_used) == (
-            "points",
-            "points",
-            16,
-        )
-        assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
-        assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
-        assert record.test_metric is None
-        assert {
-            getattr(record, f"{part}_reason")
-            for part in ("inference", "profile", "limit", "ledger")
-        } == {"no GPU"}
-    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
-    assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
+    told = {"status": "ok", "reason": None, "notebook": "points", "test_metric": None}
+    told |= {"steps_per_epoch": 4, "samples_per_epoch": 64, "batch_size_used": 16}
+    told |= {"metric_name": "accuracy", "metric_better": "higher", "chance_metric": 0.5}
+    told |= dict.fromkeys(("dataset_used", "sample_unit"), "points")
+    parts = ("inference", "profile", "limit", "ledger")
+    told |= {f"{part}_reason": "no GPU" for part in parts}
+    for record, (precision, autocast) in zip(
+        make_experiment().run(), (("fp32", None), ("amp_bf16", "bfloat16")), strict=True
+    ):
+        known = told | {"precision": precision, "autocast_dtype": autocast}
+        assert {name: getattr(record, name) for name in known} == known
     written, left_out = read_records("outputs")
     assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
+
+
+def test_both_precisions_learn_from_the_same_weights():
+    first, second = make_experiment().run()
+    for record in (first, second):
+        assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
+        assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
+    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)
+
+
+def test_an_experiment_may_have_no_evaluation():
     for record in make_experiment(evaluate=None, metric=None).run():
         assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-    # of the default optimizer
     assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
 
 
-def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatch):
+def test_each_repetition_has_an_order_of_its_own(monkeypatch):
     """A record is there before the next training begins, and knows its place and what ran before
     it.
     """
@@ -268,10 +262,8 @@ def test_one_process_trains_all_ways_that_are_planned(monkeypatch):
 
 
 def make_drawing_model():
-    convolved = torch.nn.Unflatten(1, (1, 1, 2)), torch.nn.Conv2d(1, 8, 1), torch.nn.BatchNorm2d(8)
-    return torch.nn.Sequential(
-        *convolved, torch.nn.Dropout(0.3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
-    )
+    convolved = nn.Unflatten(1, (1, 1, 2)), nn.Conv2d(1, 8, 1), nn.BatchNorm2d(8)
+    return nn.Sequential(*convolved, nn.Dropout(0.3), nn.Flatten(), nn.Linear(16, 2))
 
 
 def losses_of(precisions):
@@ -280,7 +272,7 @@ def losses_of(precisions):
 
 
 @pytest.mark.slow
-def test_precisions_of_one_process_have_the_losses_of_processes_of_their_own_to_the_bit():
+def test_together_and_alone_have_the_same_losses():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         together, *alone = pool.map(
             losses_of, [["fp32", "amp_bf16"], ["fp32"], ["amp_bf16"]], chunksize=1
@@ -295,7 +287,7 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     nothing.
     """
 
-    class Counting(torch.nn.Linear):
+    class Counting(nn.Linear):
         taken = 0
 
         def forward(self, places):
@@ -316,7 +308,7 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     assert len(resets) >= 2  # before each
 
 
-def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight():
+def test_after_training_sees_the_model_and_changes_nothing():
     seen, trainers = {}, {}
 
     class Tested(Points):
@@ -338,7 +330,7 @@ def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight(
         assert all(torch.equal(a, b) for a, b in trained)
 
 
-def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
+def test_parameters_may_be_a_namespace_of_ones_own(capsys):
     own = SimpleNamespace(
         **vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3
     )
@@ -351,7 +343,7 @@ def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(caps
         ("ok", "no GPU")
     ]
     capsys.readouterr()
-    describe(torch.nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
+    describe(nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
     assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
 
 
@@ -384,7 +376,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
 
 
 @pytest.mark.parametrize("repeat", [0, 1])
-def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, monkeypatch):
+def test_the_first_repetition_alone_is_explained_at_the_end(repeat, monkeypatch):
     done = []
 
     def train(self, record, trainer, size):
@@ -406,7 +398,7 @@ def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, 
 EXPLANATION = {name for name, place in records.PLACES.items() if place[-1] in records.EXPLAINING}
 
 
-def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatch):
+def test_an_explanation_leaves_what_was_measured(monkeypatch):
     """It trains a new model a little and judges nothing. What explains it is made up here."""
     asked, tried, explained = [], [], []
 
@@ -430,15 +422,28 @@ def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatc
     assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= EXPLANATION
     assert (explained, asked, len(tried)) == ([("fp32", 3)], [0, 1, 2], 2)
     # of the timed run, not of the short one
-    assert record.gpu_busy_fraction == record.step_ms_median
-    assert record.profile_reason is None
+    assert (record.gpu_busy_fraction, record.profile_reason) == (record.step_ms_median, None)
     written = Path("outputs") / f"{record.run_id}.json"
     assert records.read_run(written)["kernels_per_step"] == 100
-    monkeypatch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)  # a failure costs no record
-    experiment.explain_afterwards(record)
-    kept = records.read_run(written)
+
+
+def test_an_explanation_that_fails_costs_no_record(monkeypatch):
+    experiment = make_experiment()
+    record, _ = experiment.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)
+        experiment.explain_afterwards(record)
+    kept = records.read_run(Path("outputs") / f"{record.run_id}.json")
     assert (kept["status"], len(kept["epoch_seconds"])) == ("ok", 2)
     assert kept["profile_reason"].startswith("ZeroDivisionError")
+
+
+def test_an_explanation_counts_among_the_runs_of_its_process():
+    experiment = make_experiment()
+    before = experiment.run()
+    experiment.explain_afterwards(before[0])
+    places = [one.runs_before_in_process for one in (*before, *experiment.run())]
+    assert sorted(place - min(places) for place in places) == [0, 1, 3, 4]
 
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
@@ -454,11 +459,9 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)]
+    "max_steps, run, reduced", [(0, "", True), (5, "", False), (0, "run-ab", False)]
 )
-def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_imports(
-    monkeypatch, max_steps, run, reduced
-):
+def test_without_a_gpu_a_notebook_trains_a_little(monkeypatch, max_steps, run, reduced):
     """They do not pass over a later training, also where all cells of a notebook are run once
     more.
     """
@@ -475,7 +478,7 @@ def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_impo
         experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
     assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
     frozen = gc.get_freeze_count()
-    network = torch.nn.Linear(2, 2)
+    network = nn.Linear(2, 2)
     network.itself = [network]  # only a collection frees it
     there = weakref.ref(network)
     experiment.preflight(asked)
@@ -497,16 +500,14 @@ PARTS = {  # and where the reason stands when one fails
 
 
 @pytest.mark.parametrize(
-    ("failing", "captured", "shown"),
+    "failing, captured, shown",
     [
         ([*PARTS], None, True),
         (["measure_inference"], object(), True),
         (["count_work"], object(), False),
     ],
 )
-def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(
-    monkeypatch, failing, captured, shown
-):
+def test_a_part_that_fails_leaves_its_reason(monkeypatch, failing, captured, shown):
     """A graph is replayed before steps outside it, and inference is for studies that show it."""
     ran, taken, record = [], [], make_record()
 

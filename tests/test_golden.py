@@ -14,7 +14,7 @@ import torch
 from conftest import ENVIRONMENT, EXPERIMENTS, ROOT
 from golden import trace
 
-FOLDER = ROOT / "tests" / "golden"
+FOLDER = ROOT / "tests/golden"
 GOLDEN, ON_GPU = (
     json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu")
 )
@@ -101,7 +101,7 @@ def traces_of(name, modes, executions):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_steps_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name, tmp_path):
+def test_eager_and_graph_steps_are_the_recorded_ones(name, tmp_path):
     """Of the ResNet in those modes that a CPU computes quickly."""
     modes = [mode for mode in trace.MODES if name != "cifar_resnet" or mode not in SLOW_MODES]
     new = recorded_anew(tmp_path, name, "--executions", "eager", "cuda_graph", "--modes", *modes)
@@ -119,7 +119,7 @@ def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_steps_on_a_gpu_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name, tmp_path):
+def test_eager_and_graph_steps_on_a_gpu_are_the_recorded_ones(name, tmp_path):
     new = recorded_anew(tmp_path, name, "--executions", "eager", "cuda_graph", hidden=None)
     names = traces_of(name, trace.modes_of(name), ("eager", "cuda_graph"))
     assert_same(names, new, ON_GPU, {one: new["machine"][one] for one in ("torch", "gpu")})

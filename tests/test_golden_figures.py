@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from golden import figures
 
-FOLDER = ROOT / "tests" / "golden" / "figures"
+FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-h200", "neighbour-h200")
 RECORDED = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -22,7 +22,7 @@ DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL)) for name in RECORDED],
+    [pytest.param(name, marks=[pytest.mark.release] * (name not in SMALL)) for name in RECORDED],
 )
 def test_ratios_quality_and_charts_are_the_recorded_ones(name):
     new, old = figures.recorded_figures(name), RECORDED[name]
@@ -36,6 +36,7 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
         )
 
 
+@pytest.mark.release
 def test_all_results_have_been_recorded():
     zips = (ROOT / "outputs").rglob("*.zip")
     assert set(RECORDED) == {

@@ -136,7 +136,7 @@ WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
 
 
 @pytest.mark.parametrize(
-    ("modules", "heavy"),
+    "modules, heavy",
     [
         ([NAME], {"torch", "numpy", "pandas", "matplotlib", "pynvml", "IPython"}),
         (WITHOUT_TORCH, {"torch", "timm", "papermill"}),
@@ -163,7 +163,7 @@ STALE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("given", STALE.values(), ids=STALE)
-def test_variables_of_a_run_that_is_over_are_one_sentence_and_end_nothing(given):
+def test_variables_of_a_run_that_is_over_end_nothing(given):
     code = f"import {NAME}.store.record as r, time; time.sleep(3); print('alive', r.given_study())"
     variables = {
         f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in given.items()

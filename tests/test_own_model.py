@@ -16,7 +16,11 @@ import pytest
 import torch
 from conftest import run_cells
 from small_training import sgd_trainer
+from torch import nn
+from torch.backends import cudnn
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader
 
 import mixed_precision_study
 from mixed_precision_study.experiment import Metric
@@ -44,12 +48,12 @@ SAMPLES = torch.utils.data.TensorDataset(INPUTS, LABELS)
 
 
 def make_model():
-    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
 
 
 def compute_loss(model, batch):
     x, y = batch
-    return torch.nn.functional.mse_loss(model(x).float(), y.float())
+    return functional.mse_loss(model(x).float(), y.float())
 
 
 def test_the_example_in_the_docstring_runs(monkeypatch):
@@ -112,8 +116,9 @@ def flat(batch):
     ]
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("form", FORMS)
-def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
+def test_compute_loss_sees_each_batch_as_it_was_given(form):
     batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
     given = [flat(batch) for batch in batches]
     seen = []
@@ -140,27 +145,6 @@ def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
         )
 
 
-def test_an_object_that_can_be_moved_is_moved_and_odd_layouts_have_a_fingerprint_of_their_values():
-    class Graph:
-        def __init__(self, nodes, device="cpu"):
-            self.nodes, self.device = nodes, device
-
-        def to(self, device):
-            return Graph(self.nodes.to(device), device)
-
-    data = IterableData([Graph(torch.ones(5, 3)), Graph(torch.ones(7, 3))], None)
-    data.device = torch.device("meta")
-    first, second = data.train_batches(0, torch.float32, 1)
-    assert first.device.type == second.nodes.device.type == "meta" and data.sizes == [5, 7]
-    kinds = (torch.Tensor.bfloat16, torch.Tensor.to_sparse)  # which NumPy lacks
-    made = [
-        IterableData([kind(torch.full((2, 3), value))], None).fingerprint
-        for kind in kinds
-        for value in (1.0, 2.0)
-    ]
-    assert len(set(made)) == 4
-
-
 def mean_square(model, batch):
     return model(batch).float().square().mean()
 
@@ -175,7 +159,7 @@ def test_batches_of_every_shape_are_trained_on(execution):
             sizes.append(len(batch))
         return mean_square(model, batch)
 
-    torch.backends.cudnn.benchmark = False
+    cudnn.benchmark = False
     records = compare("shapes", make_model, given, loss, max_steps=99, execution=execution, **QUICK)
     assert [(record.status, record.reason) for record in records] == [("ok", None)] * 2
     assert {(one.steps_per_epoch, one.samples_per_epoch, one.train_samples) for one in records} == {
@@ -187,8 +171,8 @@ def test_batches_of_every_shape_are_trained_on(execution):
         assert set(sizes[:5]) == {8, 7, 6, 5, 4}  # warm-up begins with one batch of every shape
 
 
-def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more():
-    loader = torch.utils.data.DataLoader(SAMPLES, 32)
+def test_a_graph_leaves_out_a_last_batch_and_refuses_more():
+    loader = DataLoader(SAMPLES, 32)
     both = compare(
         "left_out",
         make_model,
@@ -207,48 +191,6 @@ def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more():
         ):
             IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
     assert IterableData([torch.randn(8, 16)] * 3, None, one_shape=True).steps == 3
-
-
-def boxes(*counts):
-    return [{"boxes": torch.rand(count, 4), "labels": torch.ones(count)} for count in counts]
-
-
-ENDING = torch.utils.data.DataLoader(SAMPLES, 32)
-LISTS = torch.utils.data.DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
-
-
-@pytest.mark.parametrize(
-    ("batches", "wanted", "sizes"),
-    [
-        ([(pack_sequence([torch.ones(5, 3), torch.ones(3, 3)]), torch.zeros(2))], None, [2]),
-        ([(torch.zeros(35, 20).long(), torch.zeros(35, 20).long())], None, [35]),
-        ([torch.zeros(35, 20), torch.zeros(12, 20), torch.zeros(12, 7)], 20, [20, 20, 7]),
-        ([{"beta": torch.tensor(0.1), "x": torch.zeros(16, 3)}], None, [16]),
-        (
-            [{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3), "y": torch.zeros(16)}],
-            None,
-            [16],
-        ),
-        ([{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3)}], 16, [16]),
-        (
-            [(torch.ones(2, 3, 8, 8), boxes(3, 3)), (torch.ones(2, 3, 8, 8), boxes(1, 4))],
-            None,
-            [2, 2],
-        ),
-        ([([torch.ones(3, 8, 8)] * 4, torch.zeros(4))], None, [4]),
-        ([([torch.ones(6, 3), torch.ones(6, 2)], torch.zeros(6))], None, [6]),
-        ([[torch.ones(6, 3), torch.ones(6)]], None, [6]),
-        ([torch.tensor(1.0), torch.tensor(2.0)], None, [1, 1]),
-        ([torch.ones(4, 3)] * 2, 1, [1, 1]),
-        (ENDING, None, [32, 32, 6]),
-        (LISTS, None, [4, 2]),
-    ],
-)
-def test_the_samples_of_a_batch_are_counted(batches, wanted, sizes):
-    before, data = torch.get_rng_state(), IterableData(batches, None, batch_size=wanted)
-    assert len(list(data.train_batches(0, None, data.size))) == len(sizes)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert (data.size, data.sizes, data.train_samples) == (sizes[0], sizes, sum(sizes))
 
 
 def process_state():
@@ -289,10 +231,10 @@ def switches_found(request):
             set_switch(line, value)
         if request.param == "TF32":
             torch.set_float32_matmul_precision("high")
-            torch.backends.cudnn.benchmark = True
+            cudnn.benchmark = True
         elif request.param == "contradicting":
             # PyTorch refuses to read the older flag from now on
-            torch.backends.cudnn.conv.fp32_precision = "ieee"
+            cudnn.conv.fp32_precision = "ieee"
         elif request.param == "only the new switches":
             torch.backends.cuda.matmul.fp32_precision = "tf32"  # here too
         gc.unfreeze()
@@ -305,7 +247,7 @@ def test_the_process_is_left_as_it_was_found(failing, switches_found):
     readable = set()
 
     def loss(model, batch):
-        readable.add((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        readable.add((torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32))
         os.environ["SET_WITHIN"] = "1"
         warnings.simplefilter("ignore")
         torch.rand(1), random.random(), numpy.random.rand()
@@ -316,23 +258,23 @@ def test_the_process_is_left_as_it_was_found(failing, switches_found):
     batches = [torch.randn(3, 2, 16)] * 2
     before = process_state()
     with contextlib.suppress(KeyboardInterrupt, UserError):
-        records = compare("found", lambda: torch.nn.LSTM(16, 4), batches, loss, **QUICK)
+        records = compare("found", lambda: nn.LSTM(16, 4), batches, loss, **QUICK)
         assert [record.status for record in records] == ["failed" if failing else "ok"] * 2
     assert process_state() == before
     assert readable == {(False, False)}
     if switches_found != "contradicting":
         # the usual two lines
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
+        torch.backends.cuda.matmul.allow_tf32 = cudnn.allow_tf32 = True
+        assert cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
 
 
 TARGETS = torch.tensor([[70000.0], [0.123456789], [999.0]])
 
 
-class Scaled(torch.nn.Module):
+class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.seen = torch.nn.Linear(16, 1), []
+        self.layer, self.seen = nn.Linear(16, 1), []
 
     def forward(self, x, *, more, ids):
         self.seen.append((x.dtype, more["scale"].dtype, ids.dtype))
@@ -340,7 +282,7 @@ class Scaled(torch.nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
-def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weights(precision):
+def test_targets_keep_their_type_and_arguments_are_cast(precision):
     def loss(model, batch, hidden):
         x, y = batch
         assert x.dtype == y.dtype == torch.float32 and torch.equal(y, TARGETS)
@@ -361,7 +303,7 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
+def test_the_notebook_runs_with_any_number_of_steps():
     parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
     for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
         (record,) = run_cells("your_model", "run", **parameters, **given)["records"]
@@ -374,13 +316,14 @@ class Stream(torch.utils.data.IterableDataset):
         return iter([(INPUTS, LABELS)])
 
 
-ONE = torch.nn.Linear(16, 1)
+ONE = nn.Linear(16, 1)
 # which has nothing to do with torch's
 OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
-    ("says", "changed"),
+    "says, changed",
     [
         *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
         *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, Stream(), OTHER_DATASET)),
@@ -425,6 +368,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
         "batches": [(INPUTS, LABELS)],
         "compute_loss": compute_loss,
         **QUICK,
+        "precisions": ["fp32"],
     }
     with pytest.raises(UserError, match=says) as refusal:
         compare("refused", **usual | {"output_dir": str(tmp_path)} | changed)
@@ -432,7 +376,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
     assert frames == []  # because a notebook keeps the error, and with it what its frames hold
 
 
-def test_an_error_in_one_precision_is_a_record_and_shows_the_readers_line_first(capsys):
+def test_an_error_in_one_precision_is_a_record(capsys):
     def loss(model, batch):
         return compute_loss(model, batch) if not torch.is_autocast_enabled("cpu") else model.missing
 
@@ -442,10 +386,10 @@ def test_an_error_in_one_precision_is_a_record_and_shows_the_readers_line_first(
     assert frames[0].startswith(f'  File "{__file__}"')
 
 
-class OwnAutocast(torch.nn.Linear):
+class OwnAutocast(nn.Linear):
     def forward(self, inputs):
         with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
-            return torch.nn.functional.linear(inputs, self.weight, self.bias)
+            return functional.linear(inputs, self.weight, self.bias)
 
 
 @pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
@@ -467,7 +411,7 @@ class Noisy:
         return ((torch.randn(4, 16) + random.random(), numpy.random.rand()) for _ in range(3))
 
 
-def test_each_batch_and_each_step_has_the_same_random_numbers_in_every_precision():
+def test_every_precision_has_the_same_random_numbers():
     """Though the model draws others."""
     drawn = {False: [], True: []}
 
@@ -514,7 +458,7 @@ def plain_losses(model, steps, loss, epochs):
         optimizer.zero_grad()
         losses = [loss(model, batch) / len(batches) for batch in batches]
         sum(losses).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         means.append(sum(losses).item())
     return [
@@ -523,11 +467,10 @@ def plain_losses(model, steps, loss, epochs):
     ]
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("scaler", ["pytorch", "device"])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumulation(
-    accumulate, scaler
-):
+def test_the_losses_are_those_of_a_loop(accumulate, scaler):
     batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[
         : 2 if accumulate == 1 else 5
     ]
@@ -547,7 +490,7 @@ def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumu
     assert (exact.steps_per_epoch, exact.samples_per_epoch) == (2, 14 * len(batches))
 
 
-def test_a_hidden_state_a_step_of_ones_own_a_schedule_that_asks_for_more_and_an_evaluation_are_used():
+def test_functions_of_ones_own_are_used():
     rates, begun = [], []
 
     def schedule(step, metrics, steps_per_epoch):

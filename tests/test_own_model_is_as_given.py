@@ -10,6 +10,9 @@ import pytest
 import torch
 from conftest import ROOT
 from small_training import losses_of_a_loop
+from torch import nn
+from torch.backends import cudnn
+from torch.optim import SGD
 
 from mixed_precision_study import own_model
 from mixed_precision_study.experiment import Metric
@@ -26,16 +29,17 @@ INPUTS = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
 LABELS = INPUTS.sum(1, keepdim=True)
 BATCHES = list(zip(INPUTS.split(8), LABELS.split(8), strict=True))
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01, "max_steps": 9}
+ALONE = {"precisions": ["fp32"]}
 METRIC = Metric("absolute error", better="lower")
 
 
 def make_model(units=32, dropout=0.5):
-    first, last = torch.nn.Linear(16, units), torch.nn.Linear(units, 1)
-    return torch.nn.Sequential(first, torch.nn.BatchNorm1d(units), torch.nn.Dropout(dropout), last)
+    first, last = nn.Linear(16, units), nn.Linear(units, 1)
+    return nn.Sequential(first, nn.BatchNorm1d(units), nn.Dropout(dropout), last)
 
 
 def loss(model, batch):
-    return torch.nn.functional.mse_loss(model(batch[0]).float(), batch[1].float())
+    return nn.functional.mse_loss(model(batch[0]).float(), batch[1].float())
 
 
 def error(model, batches):
@@ -56,6 +60,7 @@ MODES = {
 COMPILED = pytest.param("compile", marks=pytest.mark.slow)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("execution", ["eager", COMPILED])
 @pytest.mark.parametrize("kind", MODES)
 def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
@@ -70,7 +75,7 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
         return loss(model, batch)
 
     given = {"evaluate": error, "eval_batches": BATCHES, "metric": METRIC, "execution": execution}
-    (record,) = compare("modes", make, BATCHES, noted, **{**QUICK, **given, "precisions": ["fp32"]})
+    (record,) = compare("modes", make, BATCHES, noted, **QUICK | given | ALONE)
     assert (record.status, len(record.metric)) == ("ok", 2), record.reason
     assert set(seen) <= {(True, norm_trains, True)}
     torch.manual_seed(0)
@@ -81,7 +86,7 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     )
 
 
-@pytest.mark.parametrize(("kind", "told"), [("train", 0), ("eval", 0), ("frozen", 1)])
+@pytest.mark.parametrize("kind, told", [("train", 0), ("eval", 0), ("frozen", 1)])
 def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
     compare("told", MODES[kind][0], BATCHES, loss, **QUICK)
     assert capsys.readouterr().out.count("make_model leaves 1 in evaluation mode") == told
@@ -89,7 +94,7 @@ def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
 
 def plain_losses(model, epochs=2):
     """The losses of the usual loop, with the random numbers that compare() gives each step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = SGD(model.parameters(), lr=0.01)
     each = [IterableData(BATCHES, None).read(epoch) for epoch in range(epochs)]
     return losses_of_a_loop(model, optimizer, loss, each)
 
@@ -100,16 +105,15 @@ def tf32():
 
 SETTERS = {
     "cuda.matmul.fp32_precision": tf32,
-    "cudnn.conv.fp32_precision": lambda: setattr(
-        torch.backends.cudnn.conv, "fp32_precision", "tf32"
-    ),
-    "cudnn.deterministic": lambda: setattr(torch.backends.cudnn, "deterministic", True),
-    "cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", False),
+    "cudnn.conv.fp32_precision": lambda: setattr(cudnn.conv, "fp32_precision", "tf32"),
+    "cudnn.deterministic": lambda: setattr(cudnn, "deterministic", True),
+    "cudnn.benchmark": lambda: setattr(cudnn, "benchmark", False),
     "set_autocast_dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
     "set_default_dtype": lambda: torch.set_default_dtype(torch.float64),
 }
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("name", SETTERS)
 def test_a_switch_that_a_training_sets_makes_it_fail(name):
     def setting(*given):
@@ -130,7 +134,7 @@ def test_a_switch_that_a_training_sets_makes_it_fail(name):
     assert set(is_tf32) <= {"tf32"}
 
 
-class Switching(torch.optim.SGD):
+class Switching(SGD):
     def step(self, closure=None):
         tf32()
         return super().step(closure)
@@ -142,6 +146,7 @@ class Reading:
         return iter(BATCHES)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("place", ["model", "optimizer", "optimizer's step", "batches", "evaluate"])
 def test_a_switch_is_seen_wherever_it_is_set(place):
     seen = set()
@@ -152,7 +157,7 @@ def test_a_switch_is_seen_wherever_it_is_set(place):
 
     def optimizer(weights):
         tf32()
-        return torch.optim.SGD(weights, lr=0.01)
+        return SGD(weights, lr=0.01)
 
     def noted(model, batch):
         seen.add(torch.backends.cuda.matmul.fp32_precision)
@@ -199,8 +204,9 @@ def holds_itself():
 RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layout=torch.jagged)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
-    ("says", "changed"),
+    "says, changed",
     [
         ("metric", {"evaluate": error, "metric": None}),
         ("metric", {"evaluate": error, "metric": "accuracy"}),
@@ -217,12 +223,12 @@ RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layo
         ("compute_loss", {"compute_loss": max}),
         ("LBFGS.*training_step=", {"make_optimizer": torch.optim.LBFGS}),
         ("training_step=", {"make_optimizer": lambda weights: Hookless(weights)}),
-        ("lazy", {"make_model": lambda: torch.nn.LazyLinear(1)}),
+        ("lazy", {"make_model": lambda: nn.LazyLinear(1)}),
     ],
 )
 def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
     with pytest.raises(UserError, match=says):
-        compare("refused", **usual(**changed, output_dir=str(tmp_path)))
+        compare("refused", **usual(**changed, output_dir=str(tmp_path), **ALONE))
     trained = [one for one in read_records(tmp_path)[0] if one["status"] == "ok"]
     assert trained == []
 
@@ -256,7 +262,7 @@ class Hookless:
             weight.sub_(weight.grad, alpha=0.01)
 
 
-def test_an_optimizer_without_hooks_trains_by_a_step_of_ones_own():
+def test_an_optimizer_without_hooks_trains():
     given = usual(
         make_optimizer=Hookless, training_step=functools.partial(training_step), precisions=["fp32"]
     )
@@ -266,7 +272,7 @@ def test_an_optimizer_without_hooks_trains_by_a_step_of_ones_own():
     assert record.skipped_steps == 0
 
 
-class Averaging(torch.optim.SGD):
+class Averaging(SGD):
     """As schedule-free optimizers: it trains one set of weights, and another one is to be
     evaluated.
     """
@@ -308,8 +314,9 @@ def test_an_optimizer_with_modes_is_in_the_right_one():
     assert all(abs(mean) < 0.5 for mean in means)  # without the 1 that is added for training
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
-def test_a_metric_beyond_what_can_be_read_leaves_a_usable_record(value, tmp_path):
+def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     compare("huge", **usual(evaluate=lambda model, batches: value, output_dir=str(tmp_path)))
     records, left_out = read_records(tmp_path)
     used, contradicting = sort_out(records)
@@ -372,30 +379,33 @@ OTHERS = {
 }
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", OTHERS)
 def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     batches = Changing(after, OTHERS[kind])
-    given = usual(batches=batches, epochs=3, max_steps=99, output_dir=str(tmp_path))
+    given = usual(batches=batches, epochs=3, max_steps=99, output_dir=str(tmp_path), **ALONE)
     with pytest.raises(UserError):
         compare("changing", **given)
     assert {record["status"] for record in read_records(tmp_path)[0]} == {"failed"}
 
 
+@pytest.mark.any_python
 def test_evaluations_of_other_batches_are_no_result():
     class Shrinking(Changing):
         pass
 
     for batches in (Shrinking(1, BATCHES[:2]), Shrinking(0, [])):
         with pytest.raises(UserError, match="eval_batches"):
-            compare("shrinking", **usual(evaluate=error, eval_batches=batches))
+            compare("shrinking", **usual(evaluate=error, eval_batches=batches, **ALONE))
 
 
+@pytest.mark.any_python
 def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
     texts = [torch.ones(length, 16) * length for length in (3, 5, 7, 9, 11, 13)]
 
     def padded(samples):
-        return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
+        return nn.utils.rnn.pad_sequence(samples, batch_first=True)
 
     for generator in (None, torch.Generator().manual_seed(3)):
         loader = torch.utils.data.DataLoader(
@@ -407,7 +417,7 @@ def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
             seen[torch.is_autocast_enabled("cpu")].append(batch.shape)
             return model(batch).float().square().mean()
 
-        records = compare("padded", lambda: torch.nn.Linear(16, 1), loader, noted, **QUICK)
+        records = compare("padded", lambda: nn.Linear(16, 1), loader, noted, **QUICK)
         assert [record.status for record in records] == ["ok", "ok"], records[0].reason
         assert seen[False][-6:] == seen[True][-6:]
 
@@ -423,6 +433,7 @@ class Movable:
         return self
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     "form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"]
 )
@@ -442,7 +453,7 @@ def test_a_loss_that_changes_its_batch_changes_no_data(form):
         x.mul_(0.5)
         return model(x).float().square().mean()
 
-    records = compare("halving", lambda: torch.nn.Linear(16, 1), batches, halving, **QUICK)
+    records = compare("halving", lambda: nn.Linear(16, 1), batches, halving, **QUICK)
     assert [record.status for record in records] == ["ok", "ok"]
     assert seen[False][-8:] == seen[True][-8:] == seen[False][-4:] * 2
 
@@ -484,7 +495,7 @@ LATER = [*BATCHES[:1], *((100 * x, y) for x, y in BATCHES[1:])]
 
 
 @pytest.mark.parametrize(
-    ("changed", "parts"),
+    "changed, parts",
     [
         ({"batches": LATER}, {"batches"}),
         ({"make_optimizer": torch.optim.AdamW}, {"make_optimizer", "optimizer"}),
@@ -495,7 +506,9 @@ LATER = [*BATCHES[:1], *((100 * x, y) for x, y in BATCHES[1:])]
 )
 def test_a_record_knows_what_it_is_of(changed, parts, tmp_path):
     first, second = (
-        compare("known", **usual(**{"evaluate": error, "output_dir": str(tmp_path), **one}))[0]
+        compare(
+            "known", **usual(**{"evaluate": error, "output_dir": str(tmp_path), **ALONE, **one})
+        )[0]
         for one in ({}, changed)
     )
     same = first.identity.keys() & second.identity.keys()
@@ -544,6 +557,7 @@ def test_a_loss_with_other_defaults_gets_no_hidden_state():
         return weight * loss(model, batch)
 
     plain, doubled = (
-        compare("weighted", **usual(compute_loss=one))[0].train_loss[0] for one in (loss, weighted)
+        compare("weighted", **usual(compute_loss=one, **ALONE))[0].train_loss[0]
+        for one in (loss, weighted)
     )
     assert doubled > 1.5 * plain

@@ -53,7 +53,7 @@ def test_common_parameters_are_shown_as_a_cell():
 
 
 @pytest.mark.parametrize(
-    ("given", "value"),
+    "given, value",
     [
         ({"lr": 1}, 1.0),
         ({"lr": "1e-3"}, 0.001),  # as YAML reads it
@@ -73,7 +73,7 @@ def test_what_a_person_means_is_converted(given, value):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "hint"),
+    "wrong, hint",
     [
         ({"batch_size": -1}, "1"),
         ({"batch_size": 1.5}, "max"),
@@ -100,7 +100,7 @@ def test_what_a_person_means_is_converted(given, value):
     ],
     ids=lambda given: str(given)[:40].encode("ascii", "replace").decode(),
 )
-def test_a_wrong_value_is_named_in_one_sentence_with_what_would_do(wrong, hint):
+def test_a_wrong_value_is_named_in_one_sentence(wrong, hint):
     name = next(iter(wrong))
     owners = [one for one in EXPERIMENTS if wrong.keys() <= DECLARED[one].model_fields.keys()]
     owner = (owners or EXPERIMENTS)[0]
@@ -111,18 +111,18 @@ def test_a_wrong_value_is_named_in_one_sentence_with_what_would_do(wrong, hint):
     assert len(said) < 600 and len(stopped.value._render_traceback_()) == 1
 
 
-def test_timm_models_are_timms_own_though_they_are_read_without_loading_it():
+def test_timm_models_are_timms_own_without_loading_it():
     import timm
 
     assert sorted(parameters.timm_models()) == sorted(timm.list_models())
 
 
-def test_an_output_folder_is_made_and_one_that_cannot_be_written_stops(tmp_path):
+def test_an_output_folder_is_made_or_stops(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="output_dir"):
         own_parameters("own", {"output_dir": str(tmp_path / "file")})
-    own_parameters("own", {"output_dir": str(tmp_path / "new" / "folder")})
-    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    own_parameters("own", {"output_dir": str(tmp_path / "new/folder")})
+    assert list((tmp_path / "new/folder").iterdir()) == []
 
 
 def namespace(*cells):
@@ -135,7 +135,7 @@ def namespace(*cells):
 
 
 @pytest.mark.parametrize(
-    ("cells", "changed"),
+    "cells, changed",
     [
         ([CIFAR], {}),
         ([CIFAR, f"{ADDED}batch_size = 4\nrepeat = 1\n"], {"batch_size": 4, "repeat": 1}),
@@ -148,7 +148,7 @@ def namespace(*cells):
         ([CIFAR, f"{ADDED}clip = 3"] * 2, {"clip": 3.0}),  # Run All, twice
     ],
 )
-def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, changed):
+def test_names_count_that_either_cell_assigns(cells, changed):
     given = namespace(*cells)
     settings = check_parameters("cifar_resnet", given)
     assert (
@@ -160,14 +160,14 @@ def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, 
 
 
 @pytest.mark.parametrize(
-    ("cells", "says"),
+    "cells, says",
     [
         ([f"{CIFAR}\nbacth_size = 4"], r"bacth_size; did you mean batch_size\?"),
         ([CIFAR, f"{ADDED}bacth_size = 4"], r"bacth_size; did you mean batch_size\?"),
         ([f"%%time\n{CIFAR}"], "parameters cell"),
     ],
 )
-def test_a_misspelt_name_or_a_cell_that_is_not_plain_python_stops(cells, says):
+def test_a_misspelt_name_or_odd_cell_stops(cells, says):
     with pytest.raises(UserError, match=says):
         check_parameters("cifar_resnet", namespace(*cells))
 
@@ -189,7 +189,7 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "right", "wrong"), TYPES, ids=[line for line, *_ in TYPES])
+@pytest.mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])
 def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
     ((name, (value, _)),) = assignments(line).items()
     declared = declared_by("mine", line, {name: parameters.ast.literal_eval(value)})

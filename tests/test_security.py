@@ -85,7 +85,7 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
     assert records["script"]["reason"] == reason, done.stdout + done.stderr
     settings = records["ok"]["settings"]
     assert settings["model"] == SCRIPT and settings["data_dir"].endswith(shell)
-    effects = Effects((folder / "out" / "summary.html").read_text(encoding="utf-8"))
+    effects = Effects((folder / "out/summary.html").read_text(encoding="utf-8"))
     assert effects.found == []
     for word in (
         "onerror=alert(1)",

@@ -35,7 +35,7 @@ def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatc
     # with other times
     copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)
     (copy / "__pycache__").mkdir(exist_ok=True)
-    (copy / "__pycache__" / "left.py").write_text("")
+    (copy / "__pycache__/left.py").write_text("")
     monkeypatch.setattr("mixed_precision_study.store.commit.PACKAGE", copy)
     assert packed_package() == packed
 
@@ -47,7 +47,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("how", ["folder", "link"])
-def test_no_notebook_of_a_persons_is_overwritten_and_no_link_is_followed(tmp_path, capsys, how):
+def test_no_notebook_of_a_persons_is_overwritten(tmp_path, capsys, how):
     mine = tmp_path / "your_model.ipynb"
     shutil.copy(NOTEBOOKS / mine.name, mine)
     before = mine.read_bytes()

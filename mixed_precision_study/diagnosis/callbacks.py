@@ -5,6 +5,7 @@ Each class is made when it is first asked for, so that neither framework is need
 They take the options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
 """
 
+import sys
 from contextlib import ExitStack
 from traceback import walk_stack
 from typing import Any
@@ -42,7 +43,7 @@ def trainer_diagnosis() -> type:
             self.begin()
             # the Trainer does not hand itself over, but it is in a frame above; where it is not, a
             # stand-in is watched, because nothing may raise in a training
-            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(None)]
+            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe())]
             trainer: Any = next((one for one in callers if hasattr(one, "training_step")), Mock())
             before = trainer.training_step
 

@@ -1,18 +1,23 @@
 """Checks of the GPU before anything is measured: fp16 arithmetic, the clocks, other processes."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import get_args
 
 import torch
 
-from ..parameters import Unsupported, UserError
+from ..parameters import Precision, Unsupported, UserError
 from ..store.variables import BLOCKING_ENV
-from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
+from .nvml import THROTTLES, NvmlGpu, gpu_before_use, others_of
 
 OTHER_WHEEL = (  # of CUDA 12.6, which ends with PyTorch 2.14
     "install the newest, or for a Pascal or Volta card the last that has them: pip install "
     '"torch>=2.9,<2.15" torchvision --index-url https://download.pytorch.org/whl/cu126'
 )
+
+GIB = 2**30
+# what a card can, by the mode that needs nothing else
+FORMATS = {"fp32": "fp32", "tf32": "TF32", "amp_fp16": "fp16", "amp_bf16": "bf16", "fp8": "fp8"}
 
 
 def check_fp16(device: torch.device) -> str:
@@ -46,63 +51,46 @@ def check_kernels(device: torch.device, name: str) -> str:
         raise UserError(sentence) from None
 
 
-def throttles_in_words(bits: int | None) -> str:
-    if bits is None:
-        return "unknown"
-    return ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
-
-
 def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     """Return what is shown of the device, the warnings, and the record fields; of the CPU only
-    its name.
+    that it is none.
     """
     if device.type != "cuda":
-        return {"device": "CPU"}, [], {}
+        return {"GPU": "none, so the CPU runs a smoke test"}, [], {}
     properties = torch.cuda.get_device_properties(device)
     native = torch.cuda.is_bf16_supported(including_emulation=False)
     fp16 = check_kernels(device, properties.name)
-    gpu = NvmlGpu(str(properties.uuid))
-    before = gpu_before_use(str(properties.uuid))
-    others = others_of(before["pids"], own_is_there=False)
-    power = gpu.ask("EnforcedPowerLimit")  # milliwatts
-    usual_power = gpu.ask("PowerManagementDefaultLimit")
-    # 1: the streaming multiprocessors
-    now, most = gpu.ask("ClockInfo", 1), gpu.ask("MaxClockInfo", 1)
+    free = torch.cuda.mem_get_info(device)[0]
     facts = {
         "GPU": f"{properties.name}, compute capability {properties.major}.{properties.minor}",
-        "driver": gpu.answer("SystemGetDriverVersion") or "unknown",
-        "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
-        "bf16": "native" if native else "emulated",
-        "free memory": (
-            f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of"
-            f" {properties.total_memory / MIB:,.0f} MiB"
-        ),
-        "others on the GPU": "unknown"
-        if others is None
-        else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
-        "SM clock": "unknown" if None in (now, most) else f"{now:,} MHz now, {most:,} MHz at most",
-        "power cap": "unknown" if power is None else f"{power / 1000:.0f} W",
-        "throttled now": throttles_in_words(gpu.ask("CurrentClocksThrottleReasons")),
-        "fp16 against fp32": fp16,
+        "memory": f"{free / GIB:.1f} of {properties.total_memory / GIB:.1f} GiB are free",
     }
-    fields = {"native_bf16": native, "fp16_check": fp16}
-    return facts, cautions(others, power, usual_power, fp16), fields
-
-
-def cautions(
-    others: int | None, power: int | None, usual_power: int | None, fp16: str
-) -> list[str]:
-    """Return what makes measurements on this GPU doubtful."""
-    warnings = []
-    if others:
-        warnings.append("another process is on this GPU: times and memory will be disturbed")
-    if power is not None and usual_power is not None and power < usual_power:
-        warnings.append("the power cap is below the GPU's default")
+    warnings = disturbances(str(properties.uuid))
     if fp16 != "passed":
         warnings.append(f"fp16 arithmetic is wrong on this GPU: {fp16}")
+    return facts, warnings, {"native_bf16": native, "fp16_check": fp16}
+
+
+def disturbances(uuid: str) -> list[str]:
+    """Return what will disturb times or memory on the GPU with this id; what NVML does not tell is
+    no disturbance.
+    """
+    gpu = NvmlGpu(uuid)
+    before = gpu_before_use(uuid)
+    power = gpu.ask("EnforcedPowerLimit")  # milliwatts
+    usual_power = gpu.ask("PowerManagementDefaultLimit")
+    bits = gpu.ask("CurrentClocksThrottleReasons") or 0
+    throttles = [name for bit, name in THROTTLES.items() if bits & bit]
+    found = []
+    if others_of(before["pids"], own_is_there=False):
+        found.append("another process is on this GPU: times and memory will be disturbed")
+    if power is not None and usual_power is not None and power < usual_power:
+        found.append(f"the power cap of {power / 1000:.0f} W is below the GPU's default")
+    if throttles:
+        found.append(f"the GPU is throttled now: {', '.join(throttles)}")
     if os.environ.get(BLOCKING_ENV, "0") != "0":
-        warnings.append(f"every launch waits for the GPU, because {BLOCKING_ENV} is set")
-    return warnings
+        found.append(f"every launch waits for the GPU, because {BLOCKING_ENV} is set")
+    return found
 
 
 def clear_workspaces() -> None:
@@ -117,24 +105,31 @@ def clear_workspaces() -> None:
 def show_preflight(
     device: torch.device,
     execution: str,
-    precisions: Iterable[str],
     check_supported: Callable[..., None],
-) -> dict:
-    """Check the device within seconds, print what was found and which modes can run, and return
-    fields for the records.
+    minutes: int | None = None,
+) -> tuple[dict, dict[str, str]]:
+    """Check the device within seconds, print a line for each fact, and return the fields for the
+    records and {mode: why it cannot run here}.
 
     check_supported(mode, execution, device, fp16_check) raises Unsupported with the reason where a
-    mode cannot run.
+    mode cannot run. minutes: how long the whole notebook takes on an H100.
     """
     facts, warnings, fields = inspect_gpu(device)
-    for name in precisions:
+    refused = {}
+    for name in get_args(Precision):
         try:
             check_supported(name, execution, device, fields.get("fp16_check"))
-            facts[name] = "can run here"
         except Unsupported as refusal:
-            facts[name] = str(refusal)
+            refused[name] = str(refusal)
+    able = [title for name, title in FORMATS.items() if name not in refused]
+    lacking = [title for name, title in FORMATS.items() if name in refused]
+    facts["it can"] = ", ".join(able) or f"train nothing with execution={execution!r}"
+    if lacking:
+        facts["it cannot"] = ", ".join(lacking)
+    if minutes and device.type == "cuda":
+        facts["minutes"] = f"about {minutes} on an H100 with the parameters as they come"
     for what, text in facts.items():
-        print(f"{what:<18} {text}")
+        print(f"{what:<10} {text}")
     for text in warnings:
         print(f"Caution: {text}.")
-    return fields
+    return fields, refused

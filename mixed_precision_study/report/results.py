@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..judge.bottleneck import find_bottleneck, remedies_of
+from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
@@ -30,7 +30,7 @@ from ..judge.verdict import (
 from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
-from .section import Section, texts
+from .section import Section, Sentence, texts
 from .tables import (
     Tables,
     bars_of,
@@ -47,16 +47,18 @@ from .words import (
     ORDER,
     SOFTWARE_AND_HOST,
     count,
+    in_way,
     listed,
+    model_name,
     outcome_words,
     plain,
     precision_name,
     said,
     said_of_limit,
-    setting_name,
     short,
     span,
     tried,
+    way_name,
 )
 
 CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
@@ -545,11 +547,37 @@ def reasons_of(record: dict, base: dict) -> str:
     return text
 
 
-def read_results(records: list[RunRecord]) -> str:
-    """Return an item per precision: how much faster than fp32 and TF32 it is, and why."""
-    tables = tables_of(records)
+def conclusion(tables: Tables) -> str:
+    """Return the answer in one or two sentences: what 16 bits gain over TF32 (or fp32) and what
+    limits the first of them; nothing where no such ratio is known.
+    """
     if tables.on_cpu:
         return CPU_WARNING
+    bars = bars_in(tables)
+    gains = bars[bars.ratio.notna()]
+    if gains.empty:
+        return ""
+    base, name = gains.baseline.iloc[0], gains.index[0]
+    run = next(one for one in tables.trainings.record if one["precision"] == name)
+    way = in_way(way_name(run["settings"].get("execution")))
+    amounts = [f"{precision_name(arm)} {ratio:.2f} times" for arm, ratio in gains.ratio.items()]
+    answer = f"{model_name(run)} {way}: {listed(amounts, 'and')} as fast as {precision_name(base)}"
+    shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
+    if len(shares) == len(gains):
+        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its memory"
+    limits = find_bottleneck(run)
+    if limits[0].code == NOT_PROFILED:
+        return f"{answer}."
+    because = said_of_limit(limits)
+    if remedies := remedies_of(limits[0].code, run):
+        because += f": try {tried(remedies)}"
+    return f"{answer}. With {precision_name(name)}, {because}."
+
+
+def sentences_of(tables: Tables) -> list[str]:
+    """Return a sentence per precision: how much faster than fp32 and TF32 it is, and why."""
+    if tables.on_cpu:
+        return [CPU_WARNING]
     runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
     runs = {arm: runs[arm] for arm in tables.arms}
     sentences: dict[str, list[str]] = {}
@@ -560,32 +588,26 @@ def read_results(records: list[RunRecord]) -> str:
             text = verdict(own, runs[base][0], ratio, with_reason=arm not in sentences)
             sentences.setdefault(arm, []).append(text)
     items = [" ".join(texts) for texts in sentences.values()]
+    ok = [own[0] for own in runs.values() if own[0]["status"] == "ok"]
     if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
-        items = [
-            f"{name}: {said_of_limit(find_bottleneck(own[0]))}."
-            for name, own in runs.items()
-            if own[0]["status"] == "ok"
-        ]
+        items = [f"{one['precision']}: {said_of_limit(find_bottleneck(one))}." for one in ok]
     if not items:
-        return "No run ended well, so there is nothing to compare."
-    ok = [record for record in records if record.status == "ok"]
+        return ["No run ended well, so there is nothing to compare."]
+    return [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
+
+
+def order_of(records: list[RunRecord]) -> str:
+    """Return what is to be known of several runs of one process, or nothing of a single one."""
     order = {
-        one.runs_before_in_process: one.precision
-        for one in ok
-        if one.runs_before_in_process is not None
+        one.runs_before_in_process: precision_name(one.precision)
+        for one in records
+        if one.status == "ok" and one.runs_before_in_process is not None
     }
-    if len(order) > 1:
-        text = (
-            f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in "
-            "this order."
-        )
-        items.insert(
-            0, f"{text} One run of each gives no interval, so a small difference may be chance."
-        )
-    items = [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
-    return "\n".join(
-        textwrap.fill(text, LINE_LENGTH, initial_indent="- ", subsequent_indent="  ")
-        for text in items
+    if len(order) < 2:
+        return ""
+    return (
+        f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this "
+        "order. One run of each gives no interval, so a small difference may be chance."
     )
 
 
@@ -595,20 +617,30 @@ def in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+def show_text(text: str) -> None:
+    """Show a paragraph as Markdown, or, outside IPython, as lines of text."""
+    if in_notebook():
+        from IPython.display import display
+
+        display(Sentence(plain(text)))
+    else:
+        print(textwrap.fill(text, LINE_LENGTH))
+
+
 def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
     """Return the bars of seconds and of memory, closed, because else a notebook shows them again,
     and what they are.
     """
-    said = "Bars of the seconds of an epoch"
+    note = "Bars of the seconds of an epoch"
     parts = [second_bars(rows)]
     if rows.gib.notna().any():
         parts.append(memory_bars(rows))
-        said += ", and of PyTorch's peak of memory without the data set"
+        note += ", and of PyTorch's peak of memory without the data set"
     with chart_style():
         figures = [draw_bars(part) for part in parts]
     for figure in figures:
         plt.close(figure)
-    return figures, f"{said}."
+    return figures, f"{note}."
 
 
 def show(records: list[RunRecord]) -> None:
@@ -616,29 +648,29 @@ def show(records: list[RunRecord]) -> None:
     ways: dict[str, list[RunRecord]] = {}
     for record in records:
         ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
-    first, *others = [json.loads(settings) for settings in ways]
-    differing = [name for name in first if any(one[name] != first[name] for one in others)]
     for way in ways.values():
-        if differing:
-            print("\n" + ", ".join(setting_name(name, way[0].settings[name]) for name in differing))
         show_way(way)
 
 
 def show_way(records: list[RunRecord]) -> None:
-    """Show what one way has given."""
+    """Show what one way has given, its conclusion first."""
     tables = tables_of(records)
     rows = bars_in(tables)
     show_table: Callable = print
+    if answer := conclusion(tables):
+        show_text(answer)
     if in_notebook():
         from IPython.display import Image, display
 
         show_table = display
     if in_notebook() and not tables.on_cpu and len(rows) > 1:
-        figures, said = pictures_of(rows)
-        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=said))
-        print(textwrap.fill(said, LINE_LENGTH))
+        figures, note = pictures_of(rows)
+        display(Image(picture_of(figures), width=PICTURE_WIDTH, alt=note))
+        show_text(note)
     with pd.option_context(
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):
         show_table(results_table(records))
-    print(read_results(records))
+    for sentence in filter(None, (order_of(records), *sentences_of(tables))):
+        if sentence != answer:
+            show_text(sentence)

@@ -32,6 +32,7 @@ from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import (
     AMP,
+    NOT_TRIED,
     bare,
     count,
     in_way,
@@ -112,6 +113,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
+    if {str(one["compute_capability"])[:2] for one in tables.trainings.record} <= {"6.", "7."}:
+        said.append(NOT_TRIED)
     if tables.on_cpu:
         return said[0]
     if title != found or "times as fast" not in title:

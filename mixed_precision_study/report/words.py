@@ -13,6 +13,11 @@ from ..judge.finding import Finding
 from ..parameters import printable
 from ..store.record import data_asked_for
 
+NOT_TRIED = (  # of a card that is older than Ampere
+    "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
+    " a T4 or another card of its age."
+)
+
 
 def plain(text: object) -> str:
     """Return `text` on one line, escaped so that neither Markdown nor HTML in it takes effect,

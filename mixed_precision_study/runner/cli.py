@@ -20,6 +20,7 @@ import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
 from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
+from ..report.words import NOT_TRIED
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
 from ..store.record import read_run
@@ -47,10 +48,6 @@ STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 MOST_MINUTES = 120  # of a study whose time is told in minutes
-NOT_TRIED = (
-    "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
-    " such a card, as a T4."
-)
 EXAMPLES = """examples:
   python run_all.py                        eager mode and a CUDA graph, three models, about 6 minutes
   python run_all.py quick-compiled         a compiled CUDA graph besides, about a quarter of an hour
@@ -171,6 +168,13 @@ def run_all(args: Namespace) -> int:
         for name, study in studies.items():
             say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
         return 0
+    return plan_and_run(studies, overrides, args)
+
+
+def plan_and_run(studies: dict, overrides: dict, args: Namespace) -> int:
+    """Plan the studies for the devices here and run them, or say what would run. Return the exit
+    status.
+    """
     with ExitStack() as stack:
         cluster = None
         if args.ray:
@@ -182,13 +186,7 @@ def run_all(args: Namespace) -> int:
                 jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
                 say_to_do(name, jobs, comparisons)
             return 0
-        folders = [comparisons[0][0].folder for comparisons in planned.values()]
-        for folder in folders:  # no folder is set aside where another one must not be
-            check_place(folder, report_notebook(args))
-            if args.fresh:
-                check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
-        for folder in folders:
-            stack.enter_context(held(folder, args.fresh))
+        hold(planned, args, stack)
         if not devices[0].visible:
             say("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
         # Each study runs, whatever happens to another one.
@@ -197,6 +195,19 @@ def run_all(args: Namespace) -> int:
             for name, comparisons in planned.items()
         ]
         return 0 if all(succeeded) else 1
+
+
+def hold(planned: dict[str, list[Comparison]], args: Namespace, stack: ExitStack) -> None:
+    """Hold the folders of all studies until the stack is left, after a look at each, because no
+    folder is set aside where another one must not be.
+    """
+    folders = [comparisons[0][0].folder for comparisons in planned.values()]
+    for folder in folders:
+        check_place(folder, report_notebook(args))
+        if args.fresh:
+            check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
+    for folder in folders:
+        stack.enter_context(held(folder, args.fresh))
 
 
 def parameters_in_words(name: str, beside: Path) -> str:
@@ -332,16 +343,21 @@ def run_study(
         with suppress(UserError, *MALFORMED):  # where no record can be used
             say(table(folder))
         report_drawn = summarise(folder, report_notebook(args))
-        records = [read_run(path) for path in paths]
-        if missing := records.count(None):
-            say(f"{missing} of {len(paths)} trainings have not run; the same command runs them")
-        if failed := sum(record["status"] in RETRIED for record in records if record):
-            logs = shown(folder / "logs")
-            say(
-                f"{failed} of {len(paths)} trainings failed, as {logs} tells; "
-                "--retry-failed runs them again"
-            )
-        return report_drawn and not failed and all(records)
+        return all_went_well(paths, folder) and report_drawn
+
+
+def all_went_well(paths: list[Path], folder: Path) -> bool:
+    """Return whether each training has a record of a result, and say how many have none."""
+    records = [read_run(path) for path in paths]
+    if missing := records.count(None):
+        say(f"{missing} of {len(paths)} trainings have not run; the same command runs them")
+    if failed := sum(record["status"] in RETRIED for record in records if record):
+        logs = shown(folder / "logs")
+        say(
+            f"{failed} of {len(paths)} trainings failed, as {logs} tells; "
+            "--retry-failed runs them again"
+        )
+    return not missing and not failed
 
 
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:

@@ -187,14 +187,15 @@ def table(folder: Path) -> str:
         labels = [one for one in more.split(", ") if not one.startswith(("without ", "no "))]
         names.append(", ".join(filter(None, [name, way, *labels])))
     rows: dict[str, dict] = {}
-    for bar in tables.bars[tables.bars.arm.isin(arms)].itertuples():
+    bars = tables.bars.astype(dict.fromkeys(("ratio", "saved", "energy"), float))
+    for bar in bars[bars.arm.isin(arms)].itertuples():
         name = names[bar.comparison]
         if names.count(name) > 1:
             name = tables.comparisons.title[bar.comparison]
         rows.setdefault(name, {}).update(cells_of(bar, tables.on_cpu))
     frame = pd.DataFrame(list(rows.values()), index=[*rows]).fillna("")
     frame = frame.loc[:, (frame != "").any()]
-    if not tables.on_cpu:
+    if rows and not tables.on_cpu:
         frame.columns = pd.MultiIndex.from_tuples(frame.columns)
     return "\n".join([frame.to_string(), *cautions_of(list(tables.trainings.record))])
 
@@ -212,7 +213,7 @@ def cells_of(bar: Any, on_cpu: bool) -> dict:
     changes = {"memory": -bar.saved, "energy": bar.energy - 1}
     for name, change in changes.items():
         found[name] = "" if isnan(change) else f"{round(100 * change):+d}%"
-    return {(f"{bar.short} over {bar.base_short}", name): text for name, text in found.items()}
+    return {(f"{bar.short}/{bar.base_short}", name): text for name, text in found.items()}
 
 
 def cautions_of(records: list[dict]) -> list[str]:

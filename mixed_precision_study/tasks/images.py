@@ -42,6 +42,34 @@ def title_of(model: str) -> str:
     return model
 
 
+def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> torch.nn.Module:
+    """Return a model of timm with new weights, for images of this size: pixels, or (height, width).
+
+    For 32 pixels ResNet-18 to 152 and DPNs begin with a 3 x 3 convolution of stride 1 and without
+    pooling, because ImageNet's first layers would shrink such an image to 8 x 8.
+    """
+    import timm  # takes seconds, and data need none of it
+
+    try:
+        network = timm.create_model(name, img_size=image_size, **options)
+    except TypeError:  # convolutional networks take any size
+        network = timm.create_model(name, **options)
+    if image_size == 32 and re.fullmatch("resnet(18|34|50|101|152)", name):
+        network.conv1 = small_stem(64)
+        network.maxpool = torch.nn.Identity()
+    elif image_size == 32 and isinstance(network, timm.models.dpn.DPN):
+        first = network.features.conv1_1
+        first.conv = small_stem(first.conv.out_channels)
+        network.features.conv1_pool = torch.nn.Identity()
+    return network
+
+
+def small_stem(channels: int) -> torch.nn.Conv2d:
+    convolution = torch.nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
+    torch.nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution
+
+
 def decoded(path: Path, mode: str = "RGB") -> Image.Image:
     """Return an image file as a picture in PIL's `mode`, its 16 bits scaled to 8.
 

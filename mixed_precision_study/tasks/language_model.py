@@ -75,6 +75,7 @@ class LanguageModel(torch.nn.Module):
     hidden).
 
     The vocabulary of `words` is padded to a multiple of 8 with words that have no probability.
+    The hidden state goes on to the next step without its history, so no gradient does.
     `longest` is the Transformer's largest T; its hidden state is always None. As in the public
     example it has dropout on its word vectors, at most PyTorch's default of 0.1 within its layers,
     and none before the output.
@@ -122,6 +123,12 @@ class LanguageModel(torch.nn.Module):
             output = self.body(self.dropout(vectors))
         else:
             output, hidden = self.body(self.dropout(vectors), hidden)
+            # an LSTM has two states
+            hidden = (
+                tuple(part.detach() for part in hidden)
+                if isinstance(hidden, tuple)
+                else hidden.detach()
+            )
         return self.decoder(self.last_dropout(output)), hidden
 
 

@@ -69,7 +69,7 @@ def probe(
         progress(None, f"{record.precision}, trying batch size {size}"),
     ):
         if search is not None:
-            allow_search(search)
+            allow_search(search, bool(record.settings.get("cudnn_benchmark", True)))
         try:
             trainer = make_trainer()
             first, steady, fits = timed_steps(trainer, batches, size)

@@ -9,18 +9,21 @@ from functools import partial
 from types import SimpleNamespace
 
 import torch
+from torch import nn
+from torch.amp import GradScaler
 from torch.nn import functional
+from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FP16, BF16 = torch.float16, torch.bfloat16
-sgd, adam = partial(torch.optim.SGD, lr=0.01), partial(torch.optim.Adam, lr=1e-3)
+sgd, adam = partial(SGD, lr=0.01), partial(torch.optim.Adam, lr=1e-3)
 
 
 def problem(dtype=torch.float32):
     """Return (model, inputs, labels) of a small classification."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
     inputs, labels = torch.randn(16, 32, dtype=dtype), torch.randint(0, 8, (16,))
     return model.to(DEVICE, dtype), inputs.to(DEVICE), labels.to(DEVICE)
 
@@ -43,13 +46,13 @@ def scaled(
     torch.compile.
     """
     model, inputs, labels = problem()
-    optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler(DEVICE)
+    optimizer, scaler = sgd(model.parameters()), GradScaler(DEVICE)
     network = torch.compile(model, **compiles) if compiles else model
     if autocast == "inside":
         autocast, model.forward = None, torch.autocast(DEVICE, FP16)(model.forward)
     calls = {
         "unscale": lambda: scaler.unscale_(optimizer),
-        "clip": lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+        "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
         "hand": lambda: by_hand(model),
         "keep": lambda: None,  # the gradients are not cleared
         "step": lambda: scaler.step(optimizer),
@@ -151,7 +154,7 @@ def slope(model, inputs):
     return gradient.norm()
 
 
-class Foreign(torch.optim.SGD):
+class Foreign(SGD):
     """An optimizer that PyTorch does not have, but that steps as one of PyTorch's."""
 
 
@@ -167,7 +170,7 @@ def penalty(divides=False):
     scale.
     """
     model, inputs, labels = problem()
-    optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler(DEVICE, init_scale=1024.0)
+    optimizer, scaler = sgd(model.parameters()), GradScaler(DEVICE, init_scale=1024.0)
 
     def step():
         optimizer.zero_grad()
@@ -205,7 +208,7 @@ def turns(turn, *, scale=1024.0, optimizer=sgd, dtype=torch.float32, autocast=FP
     part = SimpleNamespace(model=model, inputs=inputs, weights=list(model.parameters()))
     part.optimizer, part.scaler = (
         optimizer(part.weights),
-        torch.amp.GradScaler(DEVICE, scale, **options),
+        GradScaler(DEVICE, scale, **options),
     )
 
     def loss(**reduction):
@@ -232,7 +235,7 @@ def divided(part, number=None):
 
 
 def clipped(part, limit=1.0):
-    torch.nn.utils.clip_grad_norm_(part.weights, limit)
+    nn.utils.clip_grad_norm_(part.weights, limit)
 
 
 def swapped_scalers():
@@ -285,7 +288,7 @@ def autocast_around_the_loop(dtype=torch.float32, inner=True, rate=0.1):
 
     inner: whether a second one, around the forward pass, is enabled.
     """
-    step, _ = plain(optimizer=partial(torch.optim.SGD, lr=rate), dtype=dtype, inner=inner)
+    step, _ = plain(optimizer=partial(SGD, lr=rate), dtype=dtype, inner=inner)
     context = torch.autocast(DEVICE, BF16)
 
     def first():
@@ -348,11 +351,11 @@ def spoiled_buffers():
     statistics.
     """
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 8), torch.nn.BatchNorm1d(8)).to(DEVICE)
+    model = nn.Sequential(nn.Linear(32, 8), nn.BatchNorm1d(8)).to(DEVICE)
     _, inputs, _ = problem()
     optimizer, scaler, count = (
         sgd(model.parameters()),
-        torch.amp.GradScaler(DEVICE, 64.0),
+        GradScaler(DEVICE, 64.0),
         iter(range(1000)),
     )
 
@@ -372,7 +375,7 @@ def cached(surrogate, by_grad=False):
     """A gradient cache: the loss of all embeddings is scaled, and the surrogates that carry it
     on rightly are not.
     """
-    head = torch.nn.Linear(8, 8).to(DEVICE)
+    head = nn.Linear(8, 8).to(DEVICE)
 
     def turn(part):
         if len(part.optimizer.param_groups) == 1:
@@ -458,7 +461,7 @@ def checkpointed(part, reentrant=False):
     end(part)
 
 
-class Mine(torch.optim.AdamW):
+class Mine(AdamW):
     """A subclass whose step is its parent's, which PyTorch tells of twice once a plain parent
     was made.
     """
@@ -468,14 +471,14 @@ class Mine(torch.optim.AdamW):
 
 
 def of_a_parent():
-    torch.optim.AdamW([torch.zeros(1, requires_grad=True)])
+    AdamW([torch.zeros(1, requires_grad=True)])
     return plain(optimizer=Mine)
 
 
 def masked_buffers():
     """A mask of -inf is no fault, and neither is a weight of no numbers."""
     step, _ = plain(autocast=BF16)
-    kept = torch.nn.Module()
+    kept = nn.Module()
     kept.register_buffer("mask", torch.full((4,), -math.inf))
     step.kept = kept
     return step, None
@@ -511,8 +514,8 @@ def plain_step(part):
     part.optimizer.step()
 
 
-fused = partial(torch.optim.SGD, lr=0.01, fused=True)
-quick, fast = partial(torch.optim.SGD, lr=1.0), partial(torch.optim.SGD, lr=10.0)
+fused = partial(SGD, lr=0.01, fused=True)
+quick, fast = partial(SGD, lr=1.0), partial(SGD, lr=10.0)
 
 
 MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbers are issues
@@ -537,7 +540,7 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "UniK3D 16": ("anomaly detection", lambda: plain(anomaly=True)),
     "torchtune 2254": (
         "lost updates",
-        lambda: plain(dtype=BF16, optimizer=partial(torch.optim.AdamW, lr=1e-5)),
+        lambda: plain(dtype=BF16, optimizer=partial(AdamW, lr=1e-5)),
     ),
     "foreign optimizer": (
         "lost updates",
@@ -563,14 +566,14 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "clipped by value": (
         "clipped while scaled",
         lambda: turns(
-            turn_of(backward, lambda part: torch.nn.utils.clip_grad_value_(part.weights, 0.01), end)
+            turn_of(backward, lambda part: nn.utils.clip_grad_value_(part.weights, 0.01), end)
         ),
     ),
     "a scaler in every step": (
         "many scalers",
         lambda: turns(
             turn_of(
-                lambda part: setattr(part, "scaler", torch.amp.GradScaler(DEVICE, 64.0)),
+                lambda part: setattr(part, "scaler", GradScaler(DEVICE, 64.0)),
                 backward,
                 end,
             )
@@ -597,7 +600,7 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
 
 def sparse_gradients():
     torch.manual_seed(0)
-    table = torch.nn.Embedding(50, 16, sparse=True).to(DEVICE)
+    table = nn.Embedding(50, 16, sparse=True).to(DEVICE)
     optimizer, words = torch.optim.SparseAdam(table.parameters()), torch.arange(8, device=DEVICE)
 
     def step():
@@ -610,7 +613,7 @@ def sparse_gradients():
 
 def optimizer_in_backward():
     model, inputs, labels = problem()
-    each = {weight: torch.optim.SGD([weight], 0.01) for weight in model.parameters()}
+    each = {weight: SGD([weight], 0.01) for weight in model.parameters()}
 
     def update(weight):
         each[weight].step()
@@ -623,7 +626,7 @@ def optimizer_in_backward():
 
 SOUND = {
     "fp32": lambda: plain(schedule="after"),
-    "bf16": lambda: plain(autocast=BF16, optimizer=torch.optim.AdamW, evaluate=slope),
+    "bf16": lambda: plain(autocast=BF16, optimizer=AdamW, evaluate=slope),
     "after unscale_": lambda: scaled(ends="unscale clip step update"),
     "swav 47: search for the scale": lambda: scaled(loss_of=times(1000)),
     "skipped where gradients are not finite": lambda: scaled(
@@ -633,7 +636,7 @@ SOUND = {
     "accumulated": lambda: scaled(micro=2, ends="last:step last:update"),
     "divided by a count": lambda: scaled(by_hand=divide, ends="hand step update"),
     "norm that is logged": lambda: scaled(
-        by_hand=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf),
+        by_hand=lambda model: nn.utils.clip_grad_norm_(model.parameters(), math.inf),
         ends="hand step update",
     ),
     "small updates that are kept": lambda: plain(
@@ -720,7 +723,8 @@ SOUND = {
 
 def clipped_loop(steps, **compiles):
     """Take steps whose gradients are clipped before they are unscaled, and return the weights."""
-    torch._dynamo.reset()
+    if compiles:
+        torch._dynamo.reset()
     step, _ = scaled(ends="clip step update", **compiles)
     for _ in range(steps):
         step()

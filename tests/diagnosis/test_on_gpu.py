@@ -5,7 +5,9 @@ import time
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
+from torch.optim import SGD
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mixed_precision_study import diagnose
@@ -19,15 +21,15 @@ def convolutions(batch=256, autocast=None, pin=None, wait=None, width=64):
     host memory.
     """
     torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(3, width, 3, padding=1)]
+    layers = [nn.Conv2d(3, width, 3, padding=1)]
     for _ in range(4):
         layers += [
-            torch.nn.BatchNorm2d(width),
-            torch.nn.ReLU(),
-            torch.nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
         ]
-    model = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).cuda()
+    optimizer = SGD(model.parameters(), lr=0.01)
     images, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, width, (batch,)).cuda()
     images = images.cuda() if pin is None else images.pin_memory() if pin else images
 
@@ -89,7 +91,7 @@ def test_gradscaler_s_own_wait_is_no_mistake():
     for fused in (False, True):
         weight = torch.ones(64, 64, device="cuda", requires_grad=True)
         optimizer, scaler = (
-            torch.optim.SGD([weight], 0.01, fused=fused),
+            SGD([weight], 0.01, fused=fused),
             torch.amp.GradScaler("cuda"),
         )
 
@@ -105,13 +107,13 @@ def test_gradscaler_s_own_wait_is_no_mistake():
         assert rules(report) == [] and report.reads == []
 
 
-def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
+def test_a_wait_of_pytorchs_average_is_no_mistake():
     """PyTorch pull request 157705:
 
     AveragedModel uploads its count in each step, which waits for the GPU.
     """
-    model = torch.nn.Linear(64, 64).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, fused=True)
+    model = nn.Linear(64, 64).cuda()
+    optimizer = SGD(model.parameters(), 0.01, fused=True)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 
     def step():

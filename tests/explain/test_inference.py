@@ -31,7 +31,7 @@ def one_call(call, device, **options):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "options", "expected", "calls"),
+    "seconds, options, expected, calls",
     [
         ([9.0] * 3 + [0.25] * 10, {"at_least": 3}, (0.25, 0.25, 0.25), 6),
         # three to warm up
@@ -52,9 +52,7 @@ def test_calls_are_timed_after_a_warm_up(monkeypatch, seconds, options, expected
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o3_fp16"])
-def test_fp32_differs_from_itself_by_nothing_and_16_bits_by_little_and_nothing_is_searched(
-    monkeypatch, precision
-):
+def test_fp32_differs_by_nothing_and_16_bits_by_little(monkeypatch, precision):
     seen, cudnn = [], torch.backends.cudnn
     monkeypatch.setattr(cudnn, "benchmark", True)
 
@@ -72,7 +70,7 @@ def test_fp32_differs_from_itself_by_nothing_and_16_bits_by_little_and_nothing_i
     assert trainer.weights[0].dtype == images.dtype  # the model itself stays as it is
 
 
-def test_a_record_gets_latency_throughput_and_difference_of_the_compiled_model(monkeypatch):
+def test_a_record_gets_latency_throughput_and_difference(monkeypatch):
     # as torch.compile's: it calls the network, and rounds otherwise
     class Compiled(torch.nn.Module):
         def forward(self, images):
@@ -102,7 +100,7 @@ def test_a_record_gets_latency_throughput_and_difference_of_the_compiled_model(m
     assert trainer.network.training
 
 
-def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypatch):
+def test_a_failure_leaves_the_run_as_it_was(monkeypatch):
     record, trainer = make_record(batch_size_used=4), make_trainer()
     trainer.precision, trainer.device = "tf32", torch.device("cuda")
     set_fp32_precision("tf32")

@@ -37,7 +37,7 @@ FIRST, SECOND, THIRD = 4 * 16 * 24, 4 * 24 * 8, 4 * 8 * 8
 
 
 @pytest.mark.parametrize(
-    ("peaks", "updated", "alive"),
+    "peaks, updated, alive",
     [
         ([9, 1000, 1000, 1000], 0, 0),  # the peak was reached before the first gradient was done
         ([9, 1000, 5000, 5000], 0, THIRD),  # while the second was being made
@@ -46,9 +46,7 @@ FIRST, SECOND, THIRD = 4 * 16 * 24, 4 * 24 * 8, 4 * 8 * 8
         ([9, 1000, 1000, 5000], 5000, THIRD + SECOND),
     ],
 )
-def test_the_gradients_alive_at_the_peak_are_found_and_afterwards_nothing_is_watched(
-    monkeypatch, peaks, updated, alive
-):
+def test_gradients_alive_at_the_peak_are_found(monkeypatch, peaks, updated, alive):
     trainer = make_trainer()
     reads = pretend_allocator(monkeypatch, trainer, peaks, updated)
     with watched_memory(trainer) as seen:
@@ -82,7 +80,7 @@ MEASURED |= {"device_used_mib": 2100.0, "device_used_before_mib": 300.0}
 
 
 @pytest.mark.parametrize(
-    ("changed", "why", "rest", "error"),
+    "changed, why, rest, error",
     [
         ({}, None, 730, 1700 / 1800 - 1),  # peak, slack and context of what was used
         ({"ledger_context_mib": None}, "what others used before the run is not known", 730, None),

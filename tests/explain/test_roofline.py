@@ -45,7 +45,7 @@ def asked(monkeypatch):
     return asked
 
 
-def test_a_run_is_set_against_the_measured_ceilings_unless_another_process_uses_the_gpu(asked):
+def test_a_run_is_set_against_the_measured_ceilings(asked):
     figures = {
         "achieved_tflop_per_second": 10.0,
         "bytes_per_step": 4e9,
@@ -63,7 +63,7 @@ def test_a_run_is_set_against_the_measured_ceilings_unless_another_process_uses_
     assert asked == [torch.bfloat16] and shared.ceiling_matmul_tflop_per_second is None
 
 
-def test_each_arithmetic_has_its_own_ceiling_and_without_the_figures_of_a_run_fractions_are_null(
+def test_each_arithmetic_has_its_own_ceiling(
     asked,
 ):
     for precision in (*MODES, "fp8"):

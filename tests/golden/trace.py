@@ -24,6 +24,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from torch.backends import cudnn
+
 os.environ["TQDM_DISABLE"] = "1"
 os.environ.setdefault("MPLBACKEND", "Agg")
 
@@ -127,8 +129,8 @@ def trace_step_by_step(root, notebook, precision, execution):
     from mixed_precision_study.train.precision import set_fp32_precision
 
     torch._dynamo.reset()
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = True
+    cudnn.benchmark = False
+    cudnn.deterministic = True
     torch.backends.mkldnn.set_flags(_enabled=True)
     parameters = {
         **PARAMETERS[notebook],
@@ -136,7 +138,7 @@ def trace_step_by_step(root, notebook, precision, execution):
         "output_dir": tempfile.mkdtemp(dir="."),
     }
     parameters |= FP8[notebook] if precision == "fp8" else {}
-    experiment = experiment_of(root / "notebooks" / f"{notebook}.ipynb", parameters)
+    experiment = experiment_of(root / f"notebooks/{notebook}.ipynb", parameters)
     schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
     set_fp32_precision(precision)
     if notebook == "lstm_language_model" and not torch.cuda.is_available():
@@ -176,7 +178,7 @@ def trace_loop(root, notebook, execution):
     parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
     from notebook_cells import run_cells
 
-    run_cells(root / "notebooks" / f"{notebook}.ipynb", "run", parameters)
+    run_cells(root / f"notebooks/{notebook}.ipynb", "run", parameters)
     records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     return {
         record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records

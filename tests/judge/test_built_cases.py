@@ -20,7 +20,7 @@ from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.store.record import flat_record, write_json
 
-FOLDER = ROOT / "tests" / "built_cases"
+FOLDER = ROOT / "tests/built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
 BUSY = (
     "import torch, time; a = torch.randn(4096, 4096, device='cuda'); print('on', "
@@ -38,7 +38,7 @@ def answer(record):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_rules_are_right_on_what_an_h200_measured_with_parameters_that_the_notebook_still_takes(
+def test_the_rules_are_right_on_what_an_h200_measured(
     name,
 ):
     record = made_up() | json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))

@@ -42,7 +42,7 @@ def pair(own=None, base=None):
     }
 
 
-def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_is_no_disturbance():
+def test_flags_name_what_held_in_a_twentieth_of_the_samples():
     assert flags_of(flat()) == []
     assert [len(flags_of(flat(**more, gpu_shared=True))) for more in ({}, HOT)] == [1, 2]
     at_limit = flat(throttled=True, throttle_fractions=[["power cap", 0.4], ["heat", 0.04]])
@@ -54,7 +54,7 @@ def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_
     assert conditions_of(flat(throttled=False, throttle_fractions=[["power cap", 0.4]])) == []
 
 
-def test_equal_conditions_have_no_difference_and_one_precision_is_named_by_what_differs():
+def test_equal_conditions_have_no_difference():
     assert differences(*pair()) == []
     assert no_outcome_in([pair()]) is None
     graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16"})
@@ -76,7 +76,7 @@ def test_every_difference_in_software_and_host_is_named(field):
 
 
 @pytest.mark.parametrize(
-    ("own", "base", "named", "refused"),
+    "own, base, named, refused",
     [
         ({}, {"sm_clock_mhz_median": 1200.0}, True, True),
         ({"sm_clock_mhz_median": 1942.0}, {}, False, False),  # below 2%
@@ -114,9 +114,9 @@ def test_a_precision_that_always_ran_first_is_named():
 
 
 @pytest.mark.parametrize(
-    ("execution", "outcome"), [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)]
+    "execution, outcome", [("eager", CANNOT_BE_TOLD), ("cuda_graph", LITTLE_FASTER)]
 )
-def test_one_order_counts_where_times_may_drift_also_within_one_process(execution, outcome):
+def test_one_order_counts_where_times_may_drift(execution, outcome):
     pairs = compared(1.04, repetitions=3)
     for runs, places in zip(pairs, ((2, 1), (4, 0), (3, 2)), strict=True):
         for run, place in zip(runs, places, strict=True):
@@ -127,7 +127,7 @@ def test_one_order_counts_where_times_may_drift_also_within_one_process(executio
     assert FP32_FIRST in speedup["differences"]
 
 
-def test_pairs_slowed_by_heat_are_left_out_and_counted_where_there_are_others():
+def test_pairs_slowed_by_heat_are_left_out_and_counted():
     slow = {**HEATED, "epoch_seconds": [90.0, 90.0, 90.0], "block_seconds": []}
 
     def said(heated, repetitions):

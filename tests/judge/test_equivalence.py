@@ -26,7 +26,7 @@ def named(metric, better):
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome"),
+    "changes, outcome",
     [
         ([0.0, 0.0003, -0.0003, 0.0002, -0.0002], EQUIVALENT),
         # a loss, and smaller than what counts

@@ -73,7 +73,7 @@ def test_the_newest_explanation_that_ended_well_counts():
         assert run["gpu_busy_fraction"] == busy
 
 
-def test_what_a_step_does_is_set_against_the_time_of_the_timed_run():
+def test_a_step_is_set_against_the_time_of_the_timed_run():
     counted = {"gpu_busy_ms_per_step": 6.0, "flops_per_step": 4e9, "achieved_tflop_per_second": 0.4}
     run = flat(step_ms_median=8.0)
     explain([explained(**counted, step_ms_median=10.0), run])

@@ -34,7 +34,7 @@ def test_the_largest_part_is_the_reason(before, after, code, share):
     assert (reason.code, reason.values) == (code, {"share": pytest.approx(share)})
 
 
-def test_there_is_none_where_memory_went_down_or_the_parts_are_not_known():
+def test_there_is_none_where_memory_went_down():
     half = run("amp_fp16", 10, 10, 10, 170)
     assert memory_reason(half, run("fp32", 10, 10, 10, 340)) is None
     tf32 = run("tf32", 100, 100, 200, 40)

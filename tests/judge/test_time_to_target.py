@@ -15,7 +15,7 @@ def run(seconds=(10.0, 10.0, 10.0), metric=(0.5, 0.93, 0.9), **more):
     return {**facts, "epoch_seconds": list(seconds), "metric": list(metric), **more}
 
 
-def test_the_targets_are_the_experiments_own_or_the_one_that_is_asked_for():
+def test_the_targets_are_the_experiments_or_the_asked_one():
     assert target_of(run()) == 0.92
     assert target_of(run(), 0.8) == 0.8
     assert [target_of(run(**{name: None})) for name in ("metric_target", "metric_better")] == [
@@ -34,7 +34,7 @@ def test_what_is_not_reached_has_no_seconds():
     assert (lower.epochs, lower.joules) == (3, None)
 
 
-def test_faster_epochs_that_take_longer_to_the_target_are_found_where_every_baseline_reached_it():
+def test_faster_epochs_may_take_longer_to_the_target():
     base, fast = [to_target(run(), 0.92)], [to_target(run((8.0,) * 3), 0.92)]
     late = [to_target(run((8.0,) * 3, (0.5, 0.6, 0.93)), 0.92)]  # 24 s against 20 s
     never = [to_target(run((11.0,) * 3, (0.5, 0.6, 0.7)), 0.92)]

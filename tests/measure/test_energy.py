@@ -25,7 +25,7 @@ FIELDS += ("throttled", "gpu_shared", "card_samples")
 
 
 @pytest.mark.parametrize(
-    ("device", "reason"), [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str
+    "device, reason", [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str
 )
 def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reason):
     absent(monkeypatch)
@@ -39,12 +39,10 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
 
 
 @pytest.mark.parametrize(
-    ("values", "joules"),
+    "values, joules",
     [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)],
 )
-def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_counts(
-    monkeypatch, values, joules
-):
+def test_watched_adds_samples_and_counted_joules(monkeypatch, values, joules):
     within = []
 
     @contextlib.contextmanager
@@ -54,11 +52,11 @@ def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_coun
         samples += [{"seconds": at} for at in (before, *within, time.perf_counter())]
 
     monkeypatch.setattr("mixed_precision_study.measure.energy.sampled", sampled)
-    fake_nvml(
+    module = fake_nvml(
         monkeypatch,
         nvmlDeviceGetTotalEnergyConsumption=Mock(side_effect=values),  # in millijoules
         nvmlDeviceGetEnforcedPowerLimit=(lambda handle: 300_000) if joules else fails,
-        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
+        nvmlDeviceGetMaxClockInfo=lambda handle: 1980,
     )
     record = make_record(gpu_uuid="ab")
     with watched(record, GPU):
@@ -67,7 +65,7 @@ def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_coun
     assert (part["joules"], part["samples"]) == (joules, [{"seconds": within[0]}])
     assert 0 < part["seconds"] < 60
     assert (record.power_watts_limit, record.sm_clock_mhz_max) == (300 if joules else None, 1980)
-    assert record.card_reason is None
+    assert (record.card_reason, module.asked) == (None, ["GPU-ab"])
 
 
 def sample(mhz=1500, celsius=50, bits=0, pids=(THIS,)):
@@ -90,7 +88,7 @@ def summarised(*parts):
     return record
 
 
-def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are_over_all_parts():
+def test_energy_is_the_counters_and_extremes_are_of_all_parts():
     first = [sample(mhz=1000, celsius=40), sample(mhz=1200, celsius=70)]
     record = summarised(part(2.0, 300.0, *first), part(3.0, 200.0, sample(mhz=1980, celsius=None)))
     assert (record.energy_joules, record.energy_source, record.energy_reason) == (
@@ -107,7 +105,7 @@ def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are
     )
 
 
-def test_what_the_gpu_did_not_say_is_null_and_without_samples_there_is_a_reason():
+def test_what_the_gpu_did_not_say_is_null():
     nothing = [sample(mhz=None, celsius=None, bits=None, pids=None) for _ in range(3)]
     record = summarised(part(2.0, 300.0), part(4.0, None, *nothing))
     assert (record.card_samples, record.throttle_fractions) == (3, [])
@@ -124,7 +122,7 @@ def test_what_the_gpu_did_not_say_is_null_and_without_samples_there_is_a_reason(
     )
 
 
-@pytest.mark.parametrize(("seconds", "known"), [((2.4, 2.5), False), ((2.5, 2.5), True)])
+@pytest.mark.parametrize("seconds, known", [((2.4, 2.5), False), ((2.5, 2.5), True)])
 def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
     record = summarised(*(part(time, 300.0, sample(), sample()) for time in seconds))
     assert [getattr(record, name) is not None for name in ENERGY] == [known] * 4
@@ -132,7 +130,7 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
 
 
 @pytest.mark.parametrize(
-    ("bits", "mhz", "fractions", "throttled"),
+    "bits, mhz, fractions, throttled",
     [
         # Idle and display are no reasons, and what is not known does not count.
         (
@@ -160,7 +158,7 @@ def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bits, mhz, fractio
 
 
 @pytest.mark.parametrize(
-    ("lists", "shared"),
+    "lists, shared",
     [
         ([[THIS], [THIS, -5], [THIS]], True),  # for a moment
         ([[-5], [-5]], False),  # this process, by the host's number

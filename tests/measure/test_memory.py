@@ -47,7 +47,7 @@ def pretend_peaks(monkeypatch, allocated, reserved):
 
 
 @pytest.mark.parametrize(
-    ("used", "before", "context"),
+    "used, before, context",
     [
         (1500.0, 300.0, 800.0),
         (1500.0, 0.0, 1100.0),
@@ -56,9 +56,7 @@ def pretend_peaks(monkeypatch, allocated, reserved):
         (None, None, None),
     ],
 )
-def test_device_memory_is_noted_with_what_others_used_the_context_and_the_slack(
-    monkeypatch, used, before, context
-):
+def test_device_memory_is_noted_with_what_others_used(monkeypatch, used, before, context):
     reason = "nvidia-ml-py is not installed" if used is None else None
     pretend_device(monkeypatch, used, before, reason)
     record = make_record(gpu_uuid="ab", peak_reserved_mib=900.0, peak_allocated_mib=650.0)
@@ -70,7 +68,7 @@ def test_device_memory_is_noted_with_what_others_used_the_context_and_the_slack(
     assert record.ledger_slack_mib == 250
 
 
-def test_peaks_and_the_devices_use_are_the_highest_of_all_epochs_and_those_of_warm_up_are_kept_apart(
+def test_peaks_are_the_highest_of_all_epochs(
     monkeypatch,
 ):
     record = make_record(gpu_uuid="ab")
@@ -97,7 +95,7 @@ def test_peaks_and_the_devices_use_are_the_highest_of_all_epochs_and_those_of_wa
     assert record.ledger_slack_mib == 8 - 9
 
 
-def test_the_tensors_of_an_error_and_of_the_one_it_came_after_are_freed():
+def test_the_tensors_of_both_errors_are_freed():
     held = []
 
     def fail(error):

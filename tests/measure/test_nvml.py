@@ -15,9 +15,7 @@ def memory_of(mib):
 
 
 @pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
-def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_for_memory(
-    monkeypatch, uuid
-):
+def test_a_gpu_is_found_by_its_uuid(monkeypatch, uuid):
     module = fake_nvml(
         monkeypatch,
         nvmlSystemGetCudaDriverVersion=lambda: 12080,
@@ -28,12 +26,12 @@ def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_
     assert (used_mib(uuid), nvml.cuda_of_driver()) == (3, 12)
 
 
-def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch):
+def test_what_a_gpu_held_before_is_found_by_its_uuid(monkeypatch):
     memory, running = [memory_of(700), memory_of(5)], [[types.SimpleNamespace(pid=8)], []]
     module = fake_nvml(
         monkeypatch,
         nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetHandleByIndex=[0, 1].__getitem__,
         nvmlDeviceGetUUID=["GPU-small", "GPU-large"].__getitem__,
         nvmlDeviceGetMemoryInfo=lambda handle, version=None: memory[handle],
         nvmlDeviceGetComputeRunningProcesses=running.__getitem__,
@@ -51,14 +49,11 @@ def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_oth
 
 
 @pytest.mark.parametrize(
-    ("functions", "reason"),
+    "functions, reason",
     [
         (None, "nvidia-ml-py is not installed"),
         ({"nvmlInit": Mock(side_effect=NvmlError("Driver Not Loaded"))}, "Driver Not Loaded"),
-        (
-            {"nvmlInit": Mock(side_effect=OSError("no libnvidia-ml.so.1")), "NVMLError": None},
-            "no libnvidia-ml.so.1",
-        ),
+        ({"nvmlInit": Mock(side_effect=OSError("no libnvidia.so"))}, "no libnvidia.so"),
         (
             {"nvmlDeviceGetHandleByIndex": fails, "nvmlDeviceGetHandleByUUID": fails},
             "Not Supported",
@@ -84,23 +79,22 @@ def test_a_gpu_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, func
 
 
 def test_no_question_raises_whatever_the_binding_does(monkeypatch):
-    clock = lambda handle, kind: (handle, kind)  # noqa: E731
     broken = Mock(side_effect=OSError("no right to ask"))
     fake_nvml(
         monkeypatch,
         nvmlDeviceGetTemperature=broken,
         nvmlDeviceGetMemoryInfo=fails,
-        nvmlDeviceGetClockInfo=clock,
+        nvmlDeviceGetClockInfo=lambda handle: 1500,
     )
     gpu = NvmlGpu()
-    assert gpu.ask("ClockInfo", 1) == ("handle", 1)
+    assert gpu.ask("ClockInfo", 1) == 1500
     for question in (("Temperature", 0), ("NoSuchThing",), ("ClockInfo",), ("ClockInfo", 1, 2)):
         assert gpu.ask(*question) is None
     assert gpu.used_mib() is None and gpu.reason
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
-@pytest.mark.parametrize(("code", "lost"), [(6, True), (15, True), (16, True), (3, False)])
+@pytest.mark.parametrize("code, lost", [(6, True), (15, True), (16, True), (3, False)])
 def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
     error = NvmlError("what NVML says", code)
     fake_nvml(monkeypatch, **{function: Mock(side_effect=error)})
@@ -112,7 +106,7 @@ def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
 
 
 @pytest.mark.parametrize(
-    ("pids", "own_is_there", "others"),
+    "pids, own_is_there, others",
     [
         (None, False, None),  # NVML would not say
         ([], False, 0),
@@ -145,7 +139,7 @@ def pretend_used(monkeypatch, state):
 
 
 @pytest.mark.parametrize(
-    ("state", "text", "answered", "lost"),
+    "state, text, answered, lost",
     [
         (-15, "anything", True, True),  # NVML_ERROR_GPU_IS_LOST
         (-6, "anything", True, True),  # NVML_ERROR_NOT_FOUND
@@ -161,7 +155,7 @@ def test_lost_gpu_is_known_from_other_failures(monkeypatch, state, text, answere
     assert nvml.is_lost("GPU-0", text, answered) is lost
 
 
-@pytest.mark.parametrize(("state", "free"), [(500, False), (120, True), (-15, True), (-999, True)])
+@pytest.mark.parametrize("state, free", [(500, False), (120, True), (-15, True), (-999, True)])
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, state, free):
     pretend_used(monkeypatch, state)
     assert nvml.memory_is_free("GPU-0", 100) is free

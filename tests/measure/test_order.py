@@ -14,7 +14,7 @@ NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
 @pytest.mark.parametrize("count", range(1, 7))
 @pytest.mark.parametrize("key", ["resnet18", "lstm"])
-def test_as_many_repetitions_as_precisions_are_a_square_of_williams(count, key):
+def test_repetitions_are_a_square_of_williams(count, key):
     """Each precision has each place once, and with an even number of them follows every other
     once.
     """
@@ -28,7 +28,7 @@ def test_as_many_repetitions_as_precisions_are_a_square_of_williams(count, key):
     assert [in_turn(NAMES[:count], key, repetition + count) for repetition in range(count)] == rows
 
 
-def test_an_order_is_the_same_on_every_machine_and_another_for_another_comparison():
+def test_an_order_is_the_same_on_every_machine():
     assert in_turn(NAMES[:4], "resnet18", 0) == ["amp_bf16", "tf32", "amp_fp16", "fp32"]
     firsts = Counter(in_turn(NAMES[:4], f"comparison {number}", 0)[0] for number in range(2000))
     assert all(abs(count - 500) < 100 for count in firsts.values())  # a standard deviation of 19

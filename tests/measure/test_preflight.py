@@ -6,57 +6,60 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from made_up_nvml import fake_nvml
 from small_training import CPU
+from torch.nn import functional
 
+from mixed_precision_study import experiment
 from mixed_precision_study.measure import nvml, preflight
 from mixed_precision_study.measure.preflight import check_fp16, show_preflight
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.record import PLACES
+from mixed_precision_study.store.variables import RUNNER_ENV
 from mixed_precision_study.train.precision import PRECISIONS, check_supported
 
 GPU = torch.device("cuda")
 
 
-@pytest.mark.parametrize(("factor", "error"), [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
+@pytest.mark.parametrize("factor, error", [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
 def test_wrong_fp16_convolutions_are_named_with_their_error(monkeypatch, factor, error):
-    exact = torch.nn.functional.conv2d
+    exact = functional.conv2d
 
     def conv2d(image, *rest, **options):
         return exact(image, *rest, **options) * (factor if image.dtype == torch.float16 else 1)
 
-    monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
+    monkeypatch.setattr(functional, "conv2d", conv2d)
     result = check_fp16(CPU)
     assert result == "passed" if error is None else "convolution" in result and error in result
 
 
-def shown_by(capsys, device):
-    """Return (what show_preflight returns, {what: text} of the lines that it prints, its
-    cautions).
-    """
+def shown_by(capsys, device, **options):
+    """Return (what show_preflight returns, {what: text} of its lines, its cautions)."""
     capsys.readouterr()
-    fields = show_preflight(device, "eager", list(PRECISIONS), check_supported)
+    returned = show_preflight(device, "eager", check_supported, **options)
     lines = capsys.readouterr().out.splitlines()
-    return (
-        fields,
-        {line[:18].strip(): line[19:] for line in lines},
-        [line for line in lines if "Caution" in line],
-    )
+    facts = {line[:10].strip(): line[11:] for line in lines if "Caution" not in line}
+    return returned, facts, [line for line in lines if "Caution" in line]
 
 
 def test_the_preflight_on_the_cpu_says_what_needs_a_gpu(capsys):
-    fields, said, cautions = shown_by(capsys, CPU)
-    assert (fields, said["device"], cautions) == ({}, "CPU", [])
-    assert [name for name in PRECISIONS if said[name] == "can run here"] == ["fp32", "amp_bf16"]
+    (fields, refused), said, cautions = shown_by(capsys, CPU, minutes=3)
+    assert (fields, cautions) == ({}, [])
+    assert set(PRECISIONS) - set(refused) == {"fp32", "amp_bf16"}
+    assert (said["it can"], said["it cannot"]) == ("fp32, bf16", "TF32, fp16, fp8")
+    assert set(said) == {"GPU", "it can", "it cannot"}  # no minutes of a GPU
 
 
-def pretend_gpu(monkeypatch, fp16="passed", native=True, pids=(), blocking="0", **answers):
+def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking="0", **answers):
     """Let show_preflight see a made-up RTX 3090; `answers` are what NVML says of it."""
+    major, minor = capability
+    native = major >= 8
     properties = types.SimpleNamespace(
-        name="Made-up RTX", major=8, minor=6, total_memory=24 * 2**30, uuid="ab"
+        name="Made-up RTX", major=major, minor=minor, total_memory=24 * 2**30, uuid="ab"
     )
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", blocking)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 * 2**30, 24 * 2**30))
     monkeypatch.setattr(preflight, "check_fp16", lambda device: fp16)
@@ -65,14 +68,16 @@ def pretend_gpu(monkeypatch, fp16="passed", native=True, pids=(), blocking="0", 
         "PowerManagementDefaultLimit": 350_000,
         "ClockInfo": 1395,
     }
-    known |= {
-        "MaxClockInfo": 2100,
-        "CurrentClocksThrottleReasons": 0,
-        "SystemGetDriverVersion": "580.1",
-        **answers,
+    known |= {"MaxClockInfo": 2100, "CurrentClocksThrottleReasons": 0, **answers}
+    functions = {
+        f"nvmlDeviceGet{question}": lambda handle, answer=answer: answer
+        for question, answer in known.items()
     }
-    gpu = types.SimpleNamespace(ask=lambda question, *_: known[question], answer=known.__getitem__)
-    monkeypatch.setattr(preflight, "NvmlGpu", {"ab": gpu}.__getitem__)
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetHandleByUUID={"GPU-ab": "handle"}.__getitem__,
+        **functions,
+    )
     before = {
         "used_mib": None if pids is None else 1234.5,
         "pids": None if pids is None else list(pids),
@@ -80,48 +85,42 @@ def pretend_gpu(monkeypatch, fp16="passed", native=True, pids=(), blocking="0", 
     monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {"ab": before})
 
 
-def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatch, capsys):
+def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
-    fields, said, cautions = shown_by(capsys, GPU)
+    (fields, refused), said, cautions = shown_by(capsys, GPU, minutes=3)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
     assert set(fields) <= set(PLACES)
-    # it is an Ampere
-    assert [name for name in PRECISIONS if said[name] != "can run here"] == ["fp8"]
-    assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"] and said["driver"] == "580.1"
-    assert (
-        said["free memory"] == "20,480 of 24,576 MiB"
-        and said["SM clock"] == "1,395 MHz now, 2,100 MHz at most"
-    )
-    assert said["others on the GPU"] in ("0 processes, 1,234 MiB", "0 processes, 1,235 MiB")
-    assert (said["power cap"], said["throttled now"]) == ("350 W", "no")
+    assert set(refused) == {"fp8"}  # it is an Ampere
+    assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"]
+    assert said["memory"].startswith("20.0 of 24.0 GiB")
+    assert (said["it can"], said["it cannot"]) == ("fp32, TF32, fp16, bf16", "fp8")
+    assert "3 " in said["minutes"] and len(said) == 5
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)]
+    "message, kind", [("no kernel image is available", UserError), ("other", RuntimeError)]
 )
-def test_a_gpu_without_kernels_is_one_sentence_that_names_the_wheel(monkeypatch, message, kind):
+def test_a_gpu_without_kernels_is_one_sentence(monkeypatch, message, kind):
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(preflight, "check_fp16", Mock(side_effect=RuntimeError(message)))
     with pytest.raises(kind, match=r"Made-up RTX.*cu126" if kind is UserError else message):
-        show_preflight(GPU, "eager", [], check_supported)
+        show_preflight(GPU, "eager", check_supported)
 
 
-def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, capsys):
-    names = ("EnforcedPowerLimit", "PowerManagementDefaultLimit", "ClockInfo", "MaxClockInfo")
-    unknown = dict.fromkeys((*names, "CurrentClocksThrottleReasons", "SystemGetDriverVersion"))
-    pretend_gpu(monkeypatch, pids=None, **unknown)
-    _, said, cautions = shown_by(capsys, GPU)
-    names = ("driver", "others on the GPU", "SM clock", "power cap", "throttled now")
-    assert {said[what] for what in names} == {"unknown"} and not cautions
+def test_what_nvml_does_not_tell_is_no_caution(monkeypatch, capsys):
+    names = ("EnforcedPowerLimit", "PowerManagementDefaultLimit", "CurrentClocksThrottleReasons")
+    pretend_gpu(monkeypatch, pids=None, **dict.fromkeys(names))
+    assert shown_by(capsys, GPU)[2] == []
 
 
 @pytest.mark.parametrize(
-    ("state", "warning"),
+    "state, warning",
     [
         ({"pids": (-5,)}, "another process"),
         ({"EnforcedPowerLimit": 250_000}, "power cap"),
         ({"fp16": "a convolution is wrong"}, "a convolution is wrong"),
         ({"blocking": "1"}, "CUDA_LAUNCH_BLOCKING"),
+        ({"CurrentClocksThrottleReasons": 0x4 | 0x40 | 0x1}, "power cap, thermal, hardware"),
     ],
 )
 def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
@@ -130,14 +129,36 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
     assert warning in line
 
 
-def test_a_throttled_gpu_and_modes_that_it_cannot_run_are_said_with_the_reason(monkeypatch, capsys):
-    wrong = "a convolution is wrong"
-    pretend_gpu(
-        monkeypatch, CurrentClocksThrottleReasons=0x4 | 0x40 | 0x1, fp16=wrong, native=False
-    )
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    fields, said, _ = shown_by(capsys, GPU)
-    assert fields == {"native_bf16": False, "fp16_check": wrong}
-    assert said["throttled now"] == "power cap, thermal, hardware"
-    assert [name for name in PRECISIONS if said[name] == "can run here"] == ["fp32"]
-    assert sum(wrong in said[name] for name in PRECISIONS) == 3
+@pytest.mark.parametrize(
+    "fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
+)
+def test_a_turing_card_can_fp16_alone_where_its_arithmetic_is_right(
+    monkeypatch, capsys, fp16, able
+):
+    pretend_gpu(monkeypatch, fp16=fp16, capability=(7, 5))
+    (fields, refused), said, _ = shown_by(capsys, GPU)
+    assert fields == {"native_bf16": False, "fp16_check": fp16}
+    assert said["it can"] == able and {"tf32", "amp_bf16", "bf16_true", "fp8"} <= set(refused)
+    assert all("7.5" in refused[name] for name in ("tf32", "amp_bf16", "fp8"))
+    assert sum(fp16 in reason for reason in refused.values()) == 3 * (fp16 != "passed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "runner", "left"),
+    [
+        (["fp32", "tf32", "amp_fp16", "amp_bf16"], "", ["fp32", "amp_fp16"]),
+        (["fp32", "tf32", "amp_fp16", "amp_bf16"], "7", ["fp32", "tf32", "amp_fp16", "amp_bf16"]),
+        (["amp_bf16"], "", ["amp_bf16"]),  # its record says why
+    ],
+)
+def test_a_t4_is_asked_for_neither_tf32_nor_bf16(monkeypatch, capsys, asked, runner, left):
+    """But run_all.py, which plans a record of each, leaves out what the card lacks by itself."""
+    pretend_gpu(monkeypatch, capability=(7, 5))
+    monkeypatch.setenv(RUNNER_ENV, runner)
+    for name in ("choose_device", "limit_memory"):
+        monkeypatch.setattr(experiment, name, lambda *_: GPU)
+    settings = types.SimpleNamespace(precisions=asked, execution="eager", memory_limit_gib=0.0)
+    experiment.preflight(settings)
+    assert settings.precisions == left
+    said = capsys.readouterr().out.splitlines()
+    assert sum("is left out" in line for line in said) == len(asked) - len(left)

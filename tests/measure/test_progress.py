@@ -30,7 +30,7 @@ def test_progress_is_written_by_a_thread_and_never_by_a_step(tmp_path, monkeypat
         bar.n += 1
     assert path.read_text() == "fp32, epoch 1/2, step 31/40"
     assert [path.name for path in tmp_path.iterdir()] == ["progress"]
-    monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(tmp_path / "gone" / "progress"))
+    monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(tmp_path / "gone/progress"))
     with progress(1, "nowhere") as bar:  # ends nothing
         bar.n += 1
 

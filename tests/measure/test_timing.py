@@ -44,7 +44,7 @@ def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("steps", "blocks", "sizes"), [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])]
+    "steps, blocks, sizes", [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])]
 )
 def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
     step_ms = [1.5 * number for number in range(steps)]

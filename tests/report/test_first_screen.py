@@ -12,6 +12,7 @@ from mixed_precision_study.report import results, sections, settings
 from mixed_precision_study.report.charts import ratio_rows
 from mixed_precision_study.report.section import Cards, Chart, Heading, Section
 from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
+from mixed_precision_study.report.words import NOT_TRIED
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
 # with 150 MiB of data
@@ -162,6 +163,20 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
     assert rows.seconds.is_monotonic_decreasing
     (eager,) = rows[rows.ranged].itertuples()
     assert eager.way == "eager" and (eager.low, eager.high) == pytest.approx((0.75, 1.5), rel=0.01)
+
+
+def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(tmp_path):
+    """Both ways stand on the screen, which says that the suite was not tried on such a card."""
+    names = ("fp32", "amp_fp16")
+    t4 = {"names": names, "processes": 1, "device": made_up.TURING}
+    found = read_all(tmp_path, *runs(**t4), *runs(0.5, "cuda_graph", **t4))
+    section, title, (card,) = screen_of(found)
+    assert title == "As a CUDA graph, fp16 AMP trains 6.0 times as fast as fp32"
+    assert card["numbers"] == {"fp16": "6.00×"} and card["against"] == "as fast as fp32"
+    assert NOT_TRIED in said_in(section)
+    assert list(ratio_rows(bars_of(found)).row) == ["eager", "CUDA graph"]
+    found = read_all(tmp_path / "new", *runs(), *runs(0.5, "cuda_graph"))
+    assert NOT_TRIED not in said_in(screen_of(found)[0])
 
 
 def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):

@@ -23,3 +23,13 @@ def test_no_warning_reaches_the_page_and_no_link_is_followed(tmp_path):
     page = (tmp_path / "summary.html").read_text(encoding="utf-8")
     assert ("/home/x" in page, "what a cell says" in page) == (False, True)
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_the_executed_summary_begins_with_its_report_and_ends_with_its_code(tmp_path):
+    source = json.loads((NOTEBOOKS / "summary.ipynb").read_text(encoding="utf-8"))
+    (tmp_path / "summary.ipynb").write_text(json.dumps(source), encoding="utf-8")
+    write_page(tmp_path / "summary.ipynb")
+    cells = json.loads((tmp_path / "summary.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert [cell["id"] for cell in cells[:2]] == ["title", "report"]
+    assert [cell["cell_type"] for cell in cells[-2:]] == ["code", "code"]
+    assert sorted(cells, key=str) == sorted(source["cells"], key=str)

@@ -1,6 +1,7 @@
 """The picture, table and sentences at the end of an experiment notebook."""
 
 import math
+import re
 
 import IPython.display
 import made_up_records as made_up
@@ -31,6 +32,11 @@ def drawn_of(records):
     ]
 
 
+def said_of(records):
+    """Return the sentences below the table."""
+    return " ".join(results.sentences_of(results.tables_of(records)))
+
+
 def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     half = {"peak_allocated_mib": 1536.0, "gpu_busy_fraction": 0.5, "data_wait_fraction": 0.0}
     records = [run("amp_fp16", 1.5, **half), run("fp32", 6.0), run("tf32", 3.0)]
@@ -51,15 +57,18 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     assert table["memory, GiB"].tolist() == ["1.00", "1.00", "0.50"]
     assert table["accuracy"].tolist() == ["0.9"] * 3
     assert table["what limits it"]["fp16 AMP"] == "kernel launches"
-    lines = results.read_results(records).splitlines()
-    text = " ".join(map(str.strip, lines))
+    text = said_of(records)
+    assert results.order_of(records).index("TF32") < results.order_of(records).index("fp32")
     # their order is no caution
-    assert text.index("TF32") < text.index("fp32") and "run 3" not in text
+    assert "run 3" not in text
     assert all(
         number in text
         for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32")
     )
-    assert "amp_fp16" not in text and max(map(len, lines)) <= results.LINE_LENGTH
+    assert "amp_fp16" not in text
+    answer = results.conclusion(results.tables_of(records))
+    assert " in eager mode: " in answer and "2.00 times as fast as TF32" in answer
+    assert all(part in answer for part in ("0.50 of its memory", "50%", "CUDA graph"))
 
 
 def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what_limits_it(capsys):
@@ -72,25 +81,42 @@ def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what
     ].tolist() == ["", "2.00"]
     results.show([run("amp_bf16", 1.5)])
     assert "bf16 AMP" in capsys.readouterr().out
-    assert results.read_results([failed("fp32", "oom")]).count("\n") == 0
+    assert "nothing to compare" in said_of([failed("fp32", "oom")])
+    assert results.conclusion(results.tables_of([failed("fp32", "oom")])) == ""
     oom = [run("fp32"), failed("amp_fp16", "oom")]
     table, (length, label) = results.results_table(oom), drawn_of(oom)[0]["amp_fp16"]
     assert set(table.loc["fp16 AMP"].tolist()[:-1]) == {""} and label and length == 0
-    assert "because of a reason" in results.read_results(oom)
+    assert "because of a reason" in said_of(oom)
     sizes = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
     assert results.results_table(sizes)["batch"].tolist() == ["128", "256"]
 
 
-def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, capsys):
+def test_in_a_notebook_the_conclusion_comes_first_then_picture_and_table(monkeypatch):
     shown, open_before = [], plt.get_fignums()
     monkeypatch.setattr(results, "in_notebook", lambda: True)
     monkeypatch.setattr(IPython.display, "display", shown.append)
-    results.show([run("fp32"), run("amp_bf16", 1.5)])
-    picture, table = shown
-    assert picture.data.startswith(b"\x89PNG") and table.index.tolist() == ["fp32", "bf16 AMP"]
+    results.show([run("fp32"), run("amp_fp16", 2.0), run("amp_bf16", 1.5)])
+    answer, picture, note, table, *sentences = shown
+    assert "fp16 AMP 1.50 times and bf16 AMP 2.00 times as fast as fp32" in answer.text
+    assert picture.data.startswith(b"\x89PNG") and "memory" in note.text.lower()
+    assert table.index.tolist() == ["fp32", "fp16 AMP", "bf16 AMP"] and len(sentences) == 2
     assert plt.get_fignums() == open_before  # else it is shown twice
-    results.show([run("fp32")])
-    assert [type(one).__name__ for one in shown[2:]] == ["DataFrame"]  # one run is no picture
+    shown.clear()
+    results.show([run("fp32")])  # one run is no picture and no conclusion
+    assert [type(one).__name__ for one in shown] == ["DataFrame", "Sentence"]
+
+
+@pytest.mark.parametrize(
+    ("execution", "way"), [("cuda_graph", " as a CUDA graph:"), ("compile", " compiled:")]
+)
+def test_both_formats_stand_in_the_conclusion_and_none_that_did_not_train(execution, way):
+    records = [run("tf32", 2.0), run("amp_fp16", 1.0), run("amp_bf16", 4.0)]
+    for record in records:
+        record.settings["execution"] = execution
+    answer = results.conclusion(results.tables_of(records))
+    assert way in answer and "2.00" in answer and "0.50 times as fast" in answer
+    records[1] = run("amp_fp16", 1.0, metric=[0.3, 0.3])
+    assert "fp16" not in results.conclusion(results.tables_of(records)).split("of its memory")[0]
 
 
 def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
@@ -99,7 +125,7 @@ def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
         run("fp32", 4.0, **cpu),
         run("amp_bf16", 2.0, **{**cpu, "metric": [math.nan, math.nan]}),
     ]
-    assert results.read_results(records) == results.CPU_WARNING
+    assert said_of(records) == results.CPU_WARNING
     assert not [
         name for name in results.results_table(records) if name.startswith(("times", "memory"))
     ]
@@ -112,8 +138,8 @@ def test_the_ways_of_one_process_are_shown_one_after_the_other(capsys):
     graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
     records = [run("tf32", 3.0, **eager), run("amp_bf16", 6.0, **eager)]
     results.show([*records, run("tf32", 2.0, **graph), run("amp_bf16", 1.0, **graph)])
-    eager, captured = capsys.readouterr().out.split("CUDA graph, channels_last\n")
-    assert eager.startswith("\neager, without channels_last\n") and "0.50" in eager
-    assert "2.00" in captured and "2.00" not in eager
-    results.show(records[:2])
-    assert "without channels_last" not in capsys.readouterr().out
+    before, eager, captured = re.split(
+        " in eager mode: | as a CUDA graph: ", capsys.readouterr().out
+    )
+    assert before == "ResNet-18" and "0.50" in eager
+    assert "2.00" in captured and "2.00" not in eager.rpartition("ResNet-18")[0]

@@ -44,40 +44,34 @@ def suite(tmp_path_factory):
     return write_suite(place, STUDIES)
 
 
-def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(
-    suite, tmp_path, capsys, monkeypatch
-):
-    """Its runs end well, fail, and fail after their record.
-
-    A dry run names what is not finished.
+@pytest.fixture(scope="module")
+def mixed(suite):
+    """(output folder, its records, what the batch printed) of runs that end well, fail, and fail
+    after their record.
     """
     # papermill puts parameters into braces, nbconvert looks for patterns
     output = suite / "mixed {ends} [1]"
     # the folder is named from where the user stands, and settings of Python do not matter
     (suite / "here").mkdir()
-    (suite / "here" / "mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
+    (suite / "here/mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONOPTIMIZE": "2"}
     words = ("--output-dir", f"../{output.name}", "--jobs", 2)
     done = call(suite, "mix", *words, env=environment, cwd=suite / "here")
-    records = read_records(output)
     assert done.returncode == 1 and not survivors(output)
-    settings = {one["run_id"]: one["settings"] for one in records}
+    return output, read_records(output), done
+
+
+def test_a_batch_leaves_records_and_a_report(mixed):
+    output, records, done = mixed
     assert {one["study"]["name"] for one in records} == {"mix"}
-    found = sorted(
-        (
-            settings[one["run_id"]]["mode"],
-            one["status"],
-            one["precision"],
-            settings[one["run_id"]]["lr"],
-            "mix",
-        )
+    assert sorted(
+        (one["settings"]["mode"], one["status"], one["precision"], one["settings"]["lr"])
         for one in records
-    )
-    assert found == [
-        ("fail", "failed", "fp32", 0.1, "mix"),
-        ("late", "ok", "fp32", 0.1, "mix"),
-        ("ok", "ok", "amp_bf16", 1.0, "mix"),
-        ("ok", "ok", "fp32", 1.0, "mix"),
+    ) == [
+        ("fail", "failed", "fp32", 0.1),
+        ("late", "ok", "fp32", 0.1),
+        ("ok", "ok", "amp_bf16", 1.0),
+        ("ok", "ok", "fp32", 1.0),
     ]
     for page in ("summary.ipynb", "summary.html"):
         assert "4 records" in (output / page).read_text(encoding="utf-8")
@@ -89,6 +83,11 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
         assert len(re.findall(f"{record['run_id']} .*{record['status']} ", log)) == 1
         assert record["run_id"] not in done.stdout
     assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
+
+
+def test_a_second_start_executes_nothing(suite, mixed, tmp_path, capsys, monkeypatch):
+    """A dry run names what is not finished."""
+    output = mixed[0]
     monkeypatch.setattr(cli, "summarise", Mock(return_value=True))
 
     def times():
@@ -125,17 +124,15 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("source", "drawn"),
+    "source, drawn",
     [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
 )
-def test_a_report_is_drawn_and_one_that_hangs_or_breaks_is_stopped(
-    tmp_path, monkeypatch, source, drawn
-):
+def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.1 if "sleep" in source else 3600)
     (tmp_path / "logs").mkdir()
     write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', source)
     assert cli.summarise(tmp_path, tmp_path / "source.ipynb") is drawn
-    files = (tmp_path / "logs" / "summary.log", tmp_path / "summary.html")
+    files = (tmp_path / "logs/summary.log", tmp_path / "summary.html")
     assert [path.is_file() for path in files] == [not drawn, drawn]
     assert not survivors(tmp_path)
 
@@ -164,9 +161,9 @@ WRONG = {  # each gets one sentence that names what is wrong, and nothing is wri
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    (tmp_path / "home" / "letters").mkdir(parents=True)
+    (tmp_path / "home/letters").mkdir(parents=True)
     (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "logs").symlink_to(tmp_path / "folder")
+    (tmp_path / "linked/logs").symlink_to(tmp_path / "folder")
     for name in ("absent", "untagged", "deep"):
         (tmp_path / f"{name}.yaml").write_text(f"one: {{runs: [{{notebook: {name}, cpu: {{}}}}]}}")
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
@@ -181,9 +178,7 @@ def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_pytorch(
-    capsys, monkeypatch, tmp_path
-):
+def test_listing_names_what_is_asked_for_without_pytorch(capsys, monkeypatch, tmp_path):
     """With the notebooks of the suite, in seconds that leave no room for it; timm would load
     PyTorch.
     """
@@ -241,15 +236,13 @@ def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
     assert main(suite, "one", "--dry-run", "-p", "csv_path", "my.csv") == 0
 
 
-def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(
-    suite, tmp_path, capsys, monkeypatch
-):
+def test_a_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch):
     """Its lock is another user's, the file system knows none, another run_all.py holds it, or it
     is a mount point.
     """
     for name in ("flaky", "one"):
         (tmp_path / name / "logs").mkdir(parents=True)
-        (tmp_path / name / "logs" / "batch.log").touch()
+        (tmp_path / name / "logs/batch.log").touch()
     words = ("flaky", "one", "--output-dir", tmp_path, "--fresh")
     with folder.held(tmp_path / "one"):
         assert main(suite, *words) == 2

@@ -15,15 +15,12 @@ from mixed_precision_study.runner.devices import Cards, cards_of, choose_devices
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    names = {
-        "nvmlDeviceGetName": lambda index: "Made-up",
-        "nvmlDeviceGetUUID": lambda index: f"GPU-{index}{index}-abc",
-    }
     fake_nvml(
         monkeypatch,
         nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        **names,
+        nvmlDeviceGetHandleByIndex=[0, 1].__getitem__,
+        nvmlDeviceGetName=lambda index: "Made-up",
+        nvmlDeviceGetUUID=lambda index: f"GPU-{index}{index}-abc",
     )
 
 
@@ -50,7 +47,7 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "jobs", "named"), [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
+    "gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
 )
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
     with pytest.raises(UserError, match=named):
@@ -67,12 +64,10 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "driver", "usable"),
+    "cuda, driver, usable",
     [("'12.6'", 12, True), ("'13.2'", 12, False), ("'13.2'", None, True), ("None", 13, False)],
 )
-def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(
-    monkeypatch, tmp_path, cuda, driver, usable
-):
+def test_a_pytorch_that_cannot_use_the_gpu_is_refused(monkeypatch, tmp_path, cuda, driver, usable):
     monkeypatch.setattr(devices.nvml, "cuda_of_driver", lambda: driver)
     (tmp_path / "version.py").write_text(
         f"from typing import Optional\ncuda: Optional[str] = {cuda}\n"

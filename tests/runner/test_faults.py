@@ -87,7 +87,7 @@ def write_times(folder):
 
 
 def trainings(folder):
-    return json.loads((folder / "logs" / "batch.json").read_text())["trainings"]
+    return json.loads((folder / "logs/batch.json").read_text())["trainings"]
 
 
 def assert_whole(folder, count):
@@ -102,11 +102,15 @@ def assert_whole(folder, count):
     ] * count
 
 
-def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
-    """Runs end in every way by themselves. Then the same command makes only what was spoilt."""
+@pytest.fixture(scope="module")
+def ended(suite, tmp_path_factory):
+    """(output folder, its records as {mode: record}, words of the command) when runs have ended
+    in every way by themselves.
+    """
+    tmp_path = tmp_path_factory.mktemp("ended")
     output = tmp_path / "ends"
     # as `ipython kernel install` of another Python leaves it
-    spec = tmp_path / "kernels" / "python3" / "kernel.json"
+    spec = tmp_path / "kernels/python3/kernel.json"
     spec.parent.mkdir(parents=True)
     spec.write_text(
         json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"})
@@ -114,29 +118,37 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     (tmp_path / "events").write_text("low 0\noom_kill 0\n")
     # the first kernel ends at once
     (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
     words = ("--output-dir", output, "-p", "data_dir", tmp_path)
-    assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
-    monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
-    monkeypatch.setattr(batch, "TELL_SECONDS", 0.5)
-    assert main(suite, "hang", *words, "--timeout", 0.05) == 1
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        patch.setenv("JUPYTER_PATH", str(tmp_path))
+        patch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
+        assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
+        patch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
+        patch.setattr(batch, "TELL_SECONDS", 0.5)
+        assert main(suite, "hang", *words, "--timeout", 0.05) == 1
         patch.setattr(execute, "STALL_SECONDS", 3)
         assert main(suite, "stall", *words) == 1
-    before, found = write_times(output), records_of(output)
     assert survivors(output) == [] == list((output / "logs").glob("*.progress"))
+    return output, records_of(output), words
+
+
+def test_each_end_leaves_its_record(ended):
+    output, found, _ = ended
     for mode, (status, reason) in ENDS.items():
         record = found[mode]
         assert record["status"] == status, mode
         assert (reason or "") in (record["reason"] or "") and bool(reason) == bool(
             record["reason"]
         ), mode
-        assert (output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
+        assert (output / f"logs/{record['run_id']}.log").exists() == (mode != "ok")
         if status != "ok":
             assert (record["device_type"], len(record["code_hash"])) == ("cpu", 12)
             assert record["study"]["name"] in STUDIES
+
+
+def test_what_was_measured_before_the_end_stays(ended):
+    output, found, _ = ended
     half = {
         one["precision"]: one["status"]
         for one in read_records(output)
@@ -144,8 +156,13 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     }
     assert half == {"fp32": "ok", "amp_bf16": "killed"}  # what was measured stays
     assert found["late"]["profile_reason"] == "RuntimeError: the chart broke"
+
+
+def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
+    output, found, words = ended
     # while it ran
-    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()
+    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs/batch.log").read_text()
+    before = write_times(output)
     paths = {mode: output / f"{record['run_id']}.json" for mode, record in found.items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
     paths["fail"].unlink()
@@ -161,7 +178,7 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     assert [record["status"] for record in records_of(output).values()] == [
         one["status"] for one in found.values()
     ]
-    times = json.loads((output / "logs" / "batch.json").read_text())["run_seconds"]
+    times = json.loads((output / "logs/batch.json").read_text())["run_seconds"]
     # how long a failure took says nothing
     assert paths["ok"].stem in times and paths["fail"].stem not in times
 
@@ -210,7 +227,7 @@ def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending)
 
 
 @pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
-def test_a_foreign_environment_that_names_the_folder_stops_no_start(suite, tmp_path, given):
+def test_a_foreign_environment_stops_no_start(suite, tmp_path, given):
     variables = {"FOLDER": str(tmp_path / "out"), **given}
     environment = {
         **os.environ,
@@ -265,8 +282,8 @@ def complete(suite, data, missing):
     """Let the runs end, give the same command again, and assert that exactly the `missing`
     trainings were made.
     """
-    (data / "second" / "go").parent.mkdir()  # where leftovers of the first start do not look
-    (data / "second" / "go").touch()
+    (data / "second/go").parent.mkdir()  # where leftovers of the first start do not look
+    (data / "second/go").touch()
     before = write_times(data / "out")
     words = ("--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data / "second")
     assert call(suite, "wait", *words, light=True).returncode == 0
@@ -297,7 +314,7 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
 
 
 @pytest.mark.parametrize(
-    ("signals", "go", "missing"),
+    "signals, go, missing",
     [
         ([signal.SIGINT], "go-1", 3),  # to all, as a terminal sends Ctrl-C
         ([signal.SIGTERM], "go", 1),
@@ -324,7 +341,7 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, signals, go, miss
     complete(suite, tmp_path, missing)
 
 
-def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, tmp_path):
+def test_folder_in_use_is_refused_and_a_copy_is_not(suite, tmp_path):
     with started(suite, tmp_path) as (runner, output):
         for words in ((), ("--fresh",)):
             refused = call(suite, "wait", "--output-dir", output, *words)
@@ -333,10 +350,10 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
                 1,
             ) and "in use" in refused.stderr
         # whoever can open it can hold it
-        assert (output / "logs" / ".lock").stat().st_mode & 0o777 == 0o600
+        assert (output / "logs/.lock").stat().st_mode & 0o777 == 0o600
         shutil.copytree(output, tmp_path / "copy")
         (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "go").touch()
+        (tmp_path / "data/go").touch()
         words = ("--output-dir", tmp_path / "copy", "-p", "data_dir", tmp_path / "data")
         assert call(suite, "wait", *words, light=True).returncode == 0
         (tmp_path / "go").touch()
@@ -346,7 +363,7 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
         assert_whole(folder, 4)
 
 
-def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_ones(suite, tmp_path):
+def test_folder_that_is_removed_is_the_second_ones(suite, tmp_path):
     with started(suite, tmp_path) as (first, output):
         shutil.rmtree(output)
         for mark in sorted(tmp_path.glob("begun-*")):
@@ -362,7 +379,7 @@ def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_one
     assert_whole(output, 4)
 
 
-def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite, tmp_path, light):
+def test_odd_files_are_not_waited_for_and_not_followed(suite, tmp_path, light):
     """A folder in its place ends the batch, but is left alone."""
     output, precious = tmp_path / "out", tmp_path / "precious"
     precious.write_text("mine")
@@ -375,7 +392,7 @@ def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite
         records[1],
         runs[1].executed,
         runs[1].log_path,
-        output / "logs" / "batch.log",
+        output / "logs/batch.log",
     ):
         path.symlink_to(precious)
     records[2].symlink_to("/dev/zero")
@@ -408,7 +425,7 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path, disk):
     assert main(suite, "full", *words) == 1
     assert list(records_of(disk / "out")) == ["ok"] and shutil.disk_usage(disk).free > 8192
     kept = write_times(disk / "out")
-    (disk / "out" / "filler").unlink()
+    (disk / "out/filler").unlink()
     (tmp_path / "mended").touch()
     assert main(suite, "full", *words) == 0
     assert trainings(disk / "out") == 1
@@ -416,7 +433,7 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path, disk):
     assert_whole(disk / "out", 2)
 
 
-def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path):
+def test_code_that_is_edited_makes_no_record_that_counts(tmp_path):
     """The notebook is edited, then half saved, then a module of the package is edited."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(
@@ -482,9 +499,7 @@ def gpus(monkeypatch, tmp_path):
     return place
 
 
-def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(
-    suite, tmp_path, gpus, light
-):
+def test_what_a_lost_gpu_should_run_goes_to_another(suite, tmp_path, gpus, light):
     gpus(2)
     words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     assert main(suite, "one_gpu", *words) == 1
@@ -493,12 +508,17 @@ def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(
     assert lost["settings"]["mode"] == "lost" and "unspecified launch failure" in lost["reason"]
     assert [record["status"] for record in others] == ["ok"] * 3
     assert "1" in {record["gpu_uuid"].removeprefix("GPU-") for record in others}
+
+
+def test_a_run_that_found_no_gpu_is_failed(suite, tmp_path, gpus, light):
+    gpus(2)
+    words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     assert main(suite, "blind", *words) == 1  # it found no GPU, so it ran on the CPU
     assert "CPU" in records_of(tmp_path / "out")["blind"]["reason"]
 
 
 @pytest.mark.parametrize(
-    ("count", "gone", "mode", "ends"),
+    "count, gone, mode, ends",
     [
         (1, (), "lost", ["failed"] * 2),  # the other run waits for a GPU
         (1, (0,), "ok", []),

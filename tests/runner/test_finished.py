@@ -87,7 +87,7 @@ def test_runs_on_other_data_are_made_again(tmp_path):
     write_run(run, synthetic=True)  # there was no file
     set_aside_records([[run]])
     assert unfinished([run]) == []
-    image = tmp_path / "pets" / "train" / "cat" / "0.png"
+    image = tmp_path / "pets/train/cat/0.png"
     image.parent.mkdir(parents=True)
     image.touch()
     set_aside_records([[run]])
@@ -107,11 +107,9 @@ def test_runs_on_other_data_are_made_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("devices", "uuid", "whole"), [(GPUS[:1], "0", False), (GPUS[:1], "9", True), (GPUS, "0", True)]
+    "devices, uuid, whole", [(GPUS[:1], "0", False), (GPUS[:1], "9", True), (GPUS, "0", True)]
 )
-def test_a_repetition_that_may_have_begun_on_another_gpu_is_made_again_whole(
-    tmp_path, devices, uuid, whole
-):
+def test_a_repetition_of_another_gpu_is_made_again_whole(tmp_path, devices, uuid, whole):
     entry = {
         "notebook": "cifar_resnet",
         "parameters": {"precisions": ["fp32", "tf32"]},

@@ -22,7 +22,7 @@ def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS, cards=USU
     return plan(study, notebooks, tmp_path, parse_overrides(pairs), on_gpu, cards)[0]
 
 
-@pytest.mark.parametrize(("pairs", "repeats"), [([], 1), ([("repeats", "2")], 2)])
+@pytest.mark.parametrize("pairs, repeats", [([], 1), ([("repeats", "2")], 2)])
 def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path, pairs, repeats):
     study = {"runs": [{"notebook": name, "cpu": {}} for name in EXPERIMENTS]}
     comparisons = planned(tmp_path, study, *pairs, on_gpu=repeats == 1)
@@ -38,9 +38,9 @@ def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("study", "pairs", "repeats"), [("reference", [], 4), ("quick", [("repeats", "5")], 5)]
+    "study, pairs, repeats", [("reference", [], 4), ("quick", [("repeats", "5")], 5)]
 )
-def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, study, pairs, repeats):
+def test_repetitions_are_processes_in_a_latin_square(tmp_path, study, pairs, repeats):
     for runs in planned(tmp_path, study, *pairs):
         assert [(run.order, len(run.trainings)) for run in runs] == [
             (place, 1) for place in range(len(runs))
@@ -144,7 +144,7 @@ def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
         assert runs == sorted(runs, key=lambda run: run.parameters["repeat"])
 
 
-def test_swept_seeds_are_numbered_and_entries_that_overlap_are_run_once(tmp_path):
+def test_swept_seeds_are_numbered_and_run_once(tmp_path):
     one = {
         "notebook": "cifar_resnet",
         "parameters": {"precisions": "fp32, tf32"},
@@ -164,7 +164,7 @@ def test_swept_seeds_are_numbered_and_entries_that_overlap_are_run_once(tmp_path
     assert sum(run.minutes for run in runs) == pytest.approx(1.5)
 
 
-def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tmp_path):
+def test_a_foreign_notebook_declares_what_its_cell_assigns(tmp_path):
     folder = write_suite(tmp_path, {"tiny": [entry()]})
     study = {"runs": [entry(lr="1e-2", batch_size="max", loss_scale=8)]}
     ((run,),) = planned(tmp_path, study, on_gpu=False, notebooks=folder)
@@ -201,7 +201,7 @@ def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    "name, said",
     [
         ("bacth_size", "did you mean batch_size?"),
         ("cifar_resnt.lr", "did you mean cifar_resnet.lr?"),
@@ -222,6 +222,6 @@ def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
 @pytest.mark.parametrize(
     "pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")]
 )
-def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(tmp_path, pair):
+def test_a_value_that_a_notebook_refuses_stops_all(tmp_path, pair):
     with pytest.raises(UserError, match=f"{pair[0]} is "):
         planned(tmp_path, "quick", pair)

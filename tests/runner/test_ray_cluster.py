@@ -125,27 +125,26 @@ def waiting(suite, study, cluster, runs, output, *words):
 
 def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     there, here = tmp_path / "ray", tmp_path / "local"
-    assert call(suite, "ends", "--output-dir", there, "--ray", cluster[0].address).returncode == 1
-    assert call(suite, "ends", "--output-dir", here).returncode == 1
-    assert [record["status"] for record in read_records(there)] == ["failed", "ok", "ok"]
-    for record, other in zip(read_records(there), read_records(here), strict=True):
-        assert list(record) == list(other)
+    ray_words = ("--ray", cluster[0].address)
+    done = [call(suite, "ends", "--output-dir", there, *ray_words)]
+    done.append(call(suite, "ends", "--output-dir", here))
+    assert [one.returncode for one in done] == [1, 1]
+    ends = "failed", "ok", "ok"
+    for status, record, other in zip(ends, read_records(there), read_records(here), strict=True):
         sides = [{**one, **one["settings"], "settings": None} for one in (record, other)]
+        assert list(record) == list(other)
         different = {name for name in sides[0] if sides[0][name] != sides[1][name]}
         assert different <= {"started_at", "finished_at", "output_dir"}
-        assert record["settings"]["output_dir"] == str(there)
+        assert (record["settings"]["output_dir"], record["status"]) == (str(there), status)
     for kind in ("*.ipynb", "logs/tiny*.log"):
-        assert (
-            {path.name for path in here.glob(kind)}
-            == {path.name for path in there.glob(kind)}
-            != set()
-        )
+        names = [{path.name for path in folder.glob(kind)} for folder in (here, there)]
+        assert names[0] == names[1] != set()
     assert not list(cluster[2].glob("ray-*"))
 
 
-def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tmp_path, cluster):
+def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster):
     with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
-        (cluster[2] / "data" / "go").touch()
+        (cluster[2] / "data/go").touch()
         said, _ = runner.communicate(timeout=120)
     assert runner.returncode == 0, said
     assert "[1/2] " in said and "[2/2] " in said
@@ -210,7 +209,7 @@ def test_dead_worker_and_dead_node_cost_only_their_repetitions(suite, tmp_path, 
             lambda: len([one for one in read_records(tmp_path) if one["status"] == "killed"]) == 2,
             120,
         )
-        (folder / "data" / "go").touch()
+        (folder / "data/go").touch()
         said, _ = runner.communicate(timeout=120)
         wait_for(lambda: not survivors(folder), 10)
         for path in folder.glob("ray-*"):  # what a killed worker leaves

@@ -108,7 +108,7 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
+    "fields, named",
     [
         ({}, False),
         ({"throttled": True, "throttle_fractions": [["thermal, software", 0.94]]}, True),
@@ -162,7 +162,7 @@ def test_the_table_of_a_card_without_tf32_compares_with_fp32(ended, tmp_path):
     ended("amp_bf16", status="oom", reason="no room")
     ended("o2_fp16", seconds=[2.0] * 3)  # titles do not speak of it
     said = table(tmp_path)
-    assert "fp16 over fp32" in said and "TF32" not in said
+    assert "fp16/fp32" in said and "TF32" not in said
     found = cells(said)["ResNet-18, eager"]
     assert (found[0], found[-1], len(found)) == ("1.50x", "oom", 4)
 
@@ -174,7 +174,7 @@ def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "left"),
+    "given, left",
     [
         ("\x1b]0;title\x07", ""),
         ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),  # a link
@@ -184,24 +184,24 @@ def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
         ("é \n\t", "é \n\t"),
     ],
 )
-def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, given, left):
+def test_what_a_terminal_would_obey_is_not_printed(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):
         say(f"a{given}b")
     assert capsys.readouterr().out == f"a{left}b\n"
-    assert (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
+    assert (tmp_path / "logs/batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
 
 
 def test_times_that_cannot_be_read_are_not_known(tmp_path):
     (tmp_path / "logs").mkdir()
     for text in ('{"run_seconds": {"x": null}}', "[]", "{"):
-        (tmp_path / "logs" / "batch.json").write_text(text)
+        (tmp_path / "logs/batch.json").write_text(text)
         assert read_seconds(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
-    ("log", "reason"),
+    "log, reason",
     [
         (
             "frame\n\nRuntimeError: CUDA error\nCompile with X.\n",
@@ -240,3 +240,16 @@ def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
     kept = hasattr(psutil._psplatform, "BOOT_TIME")
     assert (psutil.Process().create_time() != shown) is not kept
     assert is_alive(runner)
+
+
+def test_a_table_without_energy_and_memory_has_the_speed_alone(ended, tmp_path):
+    for precision in ("tf32", "amp_fp16"):
+        nothing = {"joules_per_1000_samples": None, "peak_allocated_mib": None}
+        ended(precision, seconds=[4.0 if precision == "tf32" else 2.0] * 3, **nothing)
+    assert cells(table(tmp_path)) == {"ResNet-18, eager": ["2.00x"]}
+
+
+def test_a_table_of_what_failed_says_how_it_ended(ended, tmp_path):
+    for precision in ("tf32", "amp_fp16"):
+        ended(precision, status="failed", reason="no such layer")
+    assert cells(table(tmp_path))["ResNet-18, eager"] == ["failed"]

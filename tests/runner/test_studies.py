@@ -26,9 +26,7 @@ STUDIES = OWN | ARTICLES
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(
-    name, tmp_path, monkeypatch
-):
+def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
     plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=False)
     comparisons, left_out = plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=True)
     runs = [run for comparison in comparisons for run in comparison]
@@ -61,7 +59,7 @@ ENTRY = {"notebook": "cifar_resnet"}
 
 
 @pytest.mark.parametrize(
-    ("study", "where"),
+    "study, where",
     [
         ([], "mine"),
         ({"runs": []}, "`runs`"),
@@ -102,7 +100,7 @@ def test_a_file_that_holds_no_studies_stops(text, tmp_path):
             load_studies(tmp_path / name)
 
 
-def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_path):
+def test_the_study_of_an_output_folder_runs(tmp_path):
     said = {"name": "once", "description": "one-off", "show": {"quality": True}}
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump({**said, "runs": [ENTRY]}))
@@ -117,7 +115,7 @@ def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_
     assert notebooks_for(tmp_path / "studies.yaml", studies) == tmp_path
 
 
-def test_without_a_word_it_is_quick_or_all_and_a_study_can_be_limited_to_notebooks():
+def test_without_a_word_it_is_quick_or_all():
     assert list(chosen_studies(OWN, [])) == ["quick"]
     assert chosen_studies(ARTICLES, []) == ARTICLES
     (study,) = chosen_studies(
@@ -127,7 +125,7 @@ def test_without_a_word_it_is_quick_or_all_and_a_study_can_be_limited_to_noteboo
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"),
+    "word, hint",
     [
         ("quik", "did you mean quick?"),
         ("cifar_resnet", "quick"),
@@ -140,7 +138,7 @@ def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
     assert hint in str(stopped.value)
 
 
-def test_values_are_read_as_yaml_and_paths_are_those_of_the_current_folder(tmp_path):
+def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
     given = [("lr", "1e-3"), ("precisions", "[fp32]"), ("n.csv_path", "a.csv"), ("csv_path", "")]
     found = parse_overrides([*given, ("data_dir", str(ROOT / "data"))])
     assert found == {
@@ -180,7 +178,7 @@ SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks
 
 
 @pytest.mark.parametrize(
-    ("said", "base", "interleaved"),
+    "said, base, interleaved",
     [
         ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
         ({"axis": "checkpointing", "base": "blocks"}, "blocks", True),

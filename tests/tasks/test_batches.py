@@ -96,7 +96,7 @@ def trained_on(seed, **streams):
     return seen[::2] if seen[::2] == seen[1::2] else None, len(device.memory)
 
 
-def test_every_step_sees_its_own_batch_in_whatever_order_the_streams_run():
+def test_every_step_sees_its_own_batch():
     for seed in range(60):
         numbers, places = trained_on(seed)
         assert numbers == list(range(12)), seed
@@ -118,7 +118,7 @@ def counted(made, most=4):
 
 
 @pytest.mark.parametrize("most", [0, 2, 4])
-def test_a_batch_is_made_one_step_ahead_and_none_beyond_the_last_or_after_a_loop_that_was_left(
+def test_a_batch_is_made_one_step_ahead(
     most,
 ):
     made = []
@@ -145,7 +145,7 @@ class Pair:
     x: int
 
 
-def test_the_leaves_of_a_nest_have_the_names_by_which_one_would_reach_them():
+def test_the_leaves_of_a_nest_have_their_names():
     nest = {"x": [1, (2,)], "y": torch.Size([3])}
     assert leaves_of(nest) == [
         ("batch['x'][0]", 1),

@@ -23,8 +23,8 @@ def hash_in(folder, notebook="cifar_resnet", **parameters):
 def test_a_copy_has_the_same_hash(tmp_path):
     make_tree(tmp_path / "pets")
     first = hash_in(tmp_path)
-    shutil.copytree(tmp_path / "pets", tmp_path / "b" / "pets")
-    os.utime(tmp_path / "b" / "pets" / "test" / "cat" / "0.png")
+    shutil.copytree(tmp_path / "pets", tmp_path / "b/pets")
+    os.utime(tmp_path / "b/pets/test/cat/0.png")
     assert hash_in(tmp_path / "b") == first
 
 
@@ -39,11 +39,11 @@ def listed(folder, other):
 
 def pictures(folder, other):
     make_tree(folder / "pets")
-    save_image(folder / "pets" / "train" / "cat" / "0.png", 77 + other)
+    save_image(folder / "pets/train/cat/0.png", 77 + other)
 
 
 @pytest.mark.parametrize(
-    ("write", "given"),
+    "write, given",
     [
         *(
             (texts, {"notebook": "lstm_language_model", "dataset": name, "data_dir": ""})

@@ -19,7 +19,7 @@ from mixed_precision_study.tasks import cifar, images, wikitext
 
 @pytest.mark.parametrize("answer", [b"", b"another", TimeoutError(), BadStatusLine("\0")])
 @pytest.mark.parametrize(
-    ("module", "notebook", "name"),
+    "module, notebook, name",
     [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
 )
 def test_named_data_are_refused_and_others_made_up(
@@ -45,10 +45,8 @@ def test_named_data_are_refused_and_others_made_up(
 
 
 # read by processes, and in this one
-@pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])
-def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(
-    monkeypatch, capsys, per_process, count
-):
+@pytest.mark.parametrize("per_process, count", [(150, 300), (250, 40)])
+def test_images_come_in_order_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()
 
@@ -87,9 +85,7 @@ ODD_IMAGES = {
 
 
 @pytest.mark.parametrize("kind", ODD_IMAGES)
-def test_no_image_starts_a_program_waits_or_takes_more_memory_than_said(
-    tmp_path, monkeypatch, kind
-):
+def test_no_image_starts_a_program_waits_or_takes_memory(tmp_path, monkeypatch, kind):
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

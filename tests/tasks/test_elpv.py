@@ -45,7 +45,7 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text, problem",
     [
         ("path;image;label\n.;0.png;0,5", "line 2.*path;image;label"),
         ("path,image,label", "no rows"),
@@ -91,13 +91,11 @@ def test_elpv_comes_from_its_package(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("left", ["nothing", "a folder", "the code alone"])
-def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(
-    monkeypatch, tmp_path, left
-):
+def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left):
     if left != "nothing":
         (tmp_path / "elpv_dataset").mkdir()
     if left == "the code alone":
-        (tmp_path / "elpv_dataset" / "__init__.py").touch()
+        (tmp_path / "elpv_dataset/__init__.py").touch()
     # as on Colab, where a missing package is installed if there is a network
     if left != "a folder":
         monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
@@ -113,16 +111,14 @@ def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(
     assert load("auto").source == "synthetic"
 
 
-@pytest.mark.parametrize(
-    ("labels", "problem"), [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")]
-)
-def test_labels_that_do_not_fit_the_loss_and_too_few_images_stop(tmp_path, labels, problem):
+@pytest.mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
+def test_labels_that_do_not_fit_and_too_few_images_stop(tmp_path, labels, problem):
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", label) for label in labels])
     with pytest.raises(UserError, match=problem):
         load("auto", csv_path=path, data_dir=str(tmp_path))
 
 
-def test_the_held_out_images_are_a_fifth_never_trained_on_and_the_same_for_every_seed():
+def test_the_held_out_images_are_a_fifth_of_every_seed():
     data = load()
     training, held_out = set(data.training.tolist()), set(data.held_out.tolist())
     assert not training & held_out
@@ -132,16 +128,16 @@ def test_the_held_out_images_are_a_fifth_never_trained_on_and_the_same_for_every
     assert data.chance == pytest.approx((data.labels[data.held_out] - median).abs().mean().item())
 
 
-def test_images_have_the_size_that_is_asked_for_and_are_read_again_when_a_file_changes(tmp_path):
+def test_images_have_the_size_that_is_asked_for(tmp_path):
     for number in range(30):
-        save_image(tmp_path / "images" / f"{number}.png", 8 * number, (60, 40))
+        save_image(tmp_path / f"images/{number}.png", 8 * number, (60, 40))
     csv_path = write_csv(tmp_path / "mine.csv", [("images", f"{n}.png", n / 30) for n in range(30)])
     given = {"dataset": "csv", "csv_path": csv_path}
     data = load(**given)
     pixels = data.on_device[0]
     assert pixels.shape == (30, 3, 32, 48)
     assert all(torch.equal(pixels[number], data.take(number)) for number in (0, 7))
-    save_image(tmp_path / "images" / "7.png", 3, (50, 50))
+    save_image(tmp_path / "images/7.png", 3, (50, 50))
     changed = load(**given)
     assert not torch.equal(changed.on_device[0][7], pixels[7])
     assert torch.equal(changed.on_device[0][8], pixels[8])
@@ -149,7 +145,7 @@ def test_images_have_the_size_that_is_asked_for_and_are_read_again_when_a_file_c
     assert load(image_width=64, **given).on_device[0].shape == (30, 3, 32, 64)
 
 
-def test_both_loaders_give_the_same_held_out_batches_and_batches_of_one_shape():
+def test_both_loaders_give_the_same_held_out_batches():
     data, workers = load(), load(loader="workers", num_workers=0)
     plain, held_out = (
         list(data.train_batches(1, torch.float32, 4)),
@@ -162,6 +158,11 @@ def test_both_loaders_give_the_same_held_out_batches_and_batches_of_one_shape():
     assert workers.fingerprint == data.fingerprint
     pixels, labels = next(workers.train_batches(0, torch.float16, 4))
     assert (pixels.shape, pixels.dtype, labels.shape) == ((4, 3, 32, 48), torch.float16, (4,))
+
+
+def test_held_out_images_are_normalised_in_either_layout():
+    data = load()
+    held_out = data.eval_batches(torch.float32, 5)
     pixels, labels = (torch.cat(parts) for parts in zip(*held_out, strict=True))
     assert torch.equal(labels, data.labels[data.held_out])
     for number, index in enumerate(data.held_out[:3].tolist()):

@@ -18,8 +18,11 @@ def test_the_wide_resnet_is_the_published_one():
     blocks = [module for module in network.modules() if isinstance(module, WideBlock)]
     assert [block.dropout.p for block in blocks] == [0.3] * 12
     assert {block.norm1.momentum for block in blocks} == {0.2}
+
+
+def test_a_shortcut_passes_the_input_on_where_shapes_agree():
     block = WideBlock(8, 8, 1, 0.0).eval()
     torch.nn.init.zeros_(block.conv2.weight)
     x = torch.randn(2, 8, 4, 4)
-    assert torch.equal(block(x), x)  # a shortcut passes the input on if shapes agree
+    assert torch.equal(block(x), x)
     assert WideBlock(8, 16, 2, 0.0)(x).shape == (2, 16, 2, 2)

@@ -21,7 +21,7 @@ def load(place=None, **changes):
 
 
 @pytest.mark.parametrize("rows", [10, 11, 16])
-def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_or_max_steps_says(rows):
+def test_text_becomes_columns_and_segments_of_one_shape(rows):
     data = load()
     data.train = torch.arange(rows * 4 + 3)
     columns = data.in_columns(data.train, 4)
@@ -31,6 +31,10 @@ def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_or_m
     assert len(batches) == data.steps_per_epoch(4) == (rows - 1) // 5
     assert {tuple(part.shape) for batch in batches for part in batch} == {(5, 4)}
     assert all(torch.equal(words + 1, following) for words, following in batches)
+
+
+def test_an_epoch_has_the_segments_that_are_asked_for():
+    data = load()
     with pytest.raises(UserError, match=r"20 words.* 4 columns"):
         data.in_columns(torch.arange(20), 4)
     short = load(max_steps=3, bptt=6)
@@ -45,7 +49,7 @@ def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_or_m
 
 
 @pytest.mark.parametrize("max_steps", [0, 5])
-def test_held_out_segments_are_joined_up_to_the_words_of_a_training_batch(max_steps):
+def test_held_out_segments_are_joined(max_steps):
     data = load(max_steps=max_steps)
     alone = list(data.eval_batches(torch.float32, 4))
     joined = list(data.eval_batches(torch.float32, 25))  # two segments of 10 columns
@@ -62,7 +66,7 @@ def test_held_out_segments_are_joined_up_to_the_words_of_a_training_batch(max_st
     assert {len(words) for words, _ in transformer.eval_batches(torch.float32, 400)} == {5}
 
 
-def test_guessing_by_frequency_gives_the_perplexity_of_that_guess():
+def test_guessing_by_frequency_has_its_perplexity():
     data = load()
     data.train, data.valid, data.vocabulary = torch.tensor([0, 0, 1]), torch.tensor([0, 1]), "ab"
     assert data.chance == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
@@ -91,7 +95,7 @@ def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
     assert load(place).source == "download"
     data = load(place, batch_size="max")
     assert (data.used, data.source, data.asked_size) == ("wikitext-2", "folder", 20)
-    (place / "wikitext-2" / "valid.txt").write_bytes(contents["valid.txt"].replace(b"\n", b"\r\n"))
+    (place / "wikitext-2/valid.txt").write_bytes(contents["valid.txt"].replace(b"\n", b"\r\n"))
     windows = load(place)  # with Windows' ends of lines
     assert (windows.used, windows.fingerprint) == ("wikitext-2", data.fingerprint)
 
@@ -112,7 +116,7 @@ def test_lines_become_numbers(tmp_path):
         wikitext.wikitext_in(folder)
 
 
-def test_a_test_text_that_is_missing_or_too_short_gives_no_batches(tmp_path, capsys):
+def test_a_missing_or_short_test_text_gives_no_batches(tmp_path, capsys):
     lines = "the cat sat on the mat\n" * 60
     write_texts(tmp_path / "wikitext-2", train=lines, valid=lines)
     assert load().test_batches(torch.float32, 4) is None

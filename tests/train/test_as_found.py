@@ -5,6 +5,7 @@ from collections import deque
 import pytest
 import torch
 from small_training import losses_of_a_loop
+from torch import nn
 
 from mixed_precision_study.own_model import compare
 from mixed_precision_study.train import step
@@ -13,12 +14,12 @@ from mixed_precision_study.train.as_found import AsFound
 INPUTS = [torch.rand(8, 16, generator=torch.Generator().manual_seed(one)) for one in range(5)]
 
 
-class Counting(torch.nn.Module):
+class Counting(nn.Module):
     """A model whose output depends on all kinds of state that a step changes."""
 
     def __init__(self):
         super().__init__()
-        self.layer = torch.nn.Linear(16, 16)
+        self.layer = nn.Linear(16, 16)
         self.register_buffer("seen", torch.zeros(()), persistent=False)
         self.steps, self.past, self.facts, self.late = 0, deque([0.0], maxlen=9), {"n": [0]}, None
         self.noise = torch.Generator().manual_seed(7)
@@ -59,7 +60,7 @@ class OwnCounters(torch.optim.Optimizer):
 
 
 def loss(model, x):
-    return torch.nn.functional.mse_loss(model(x).float(), x)
+    return nn.functional.mse_loss(model(x).float(), x)
 
 
 def plain_losses(epochs=2):
@@ -95,7 +96,7 @@ class Annealed:
 def test_a_loss_with_a_counter_begins_anew_in_each_precision():
     annealed = Annealed()
     given = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "max_steps": 9, "lr": 0.001}
-    records = compare("annealed", lambda: torch.nn.Linear(16, 16), INPUTS, annealed, **given)
+    records = compare("annealed", lambda: nn.Linear(16, 16), INPUTS, annealed, **given)
     assert [record.status for record in records] == ["ok", "ok"]
     assert records[1].train_loss == pytest.approx(records[0].train_loss, rel=1e-2)
     assert annealed.calls == 2 * len(INPUTS)

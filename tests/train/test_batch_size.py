@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from small_training import CPU, make_record
+from torch.backends import cudnn
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train import batch_size
@@ -40,16 +41,14 @@ def search(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("room", "limit", "searching"),
+    "room, limit, searching",
     [
         *((room, 10**6, None) for room in (1, 7, 8, 15, 17, 129, 4097, 70_001)),
         *((10**9, samples, None) for samples in (50_000, 1003, 5)),  # the data set is a limit
         (4096, 10**6, 3500),  # it fits only without the search
     ],
 )
-def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(
-    search, room, limit, searching
-):
+def test_the_largest_is_found_to_a_sixteenth(search, room, limit, searching):
     found, probes = search(room, limit, searching)
     most = min(room, limit, searching or room)
     assert most - max(8, most / 16) <= found <= most
@@ -60,7 +59,7 @@ def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(
         assert len({size for size, *_ in probes[:-1]}) == len(probes) - 1
 
 
-def test_nothing_fits_and_on_the_cpu_nothing_is_searched_or_limited(search):
+def test_where_nothing_fits_nothing_is_searched(search):
     with pytest.raises(torch.OutOfMemoryError, match="not even a batch of one sample"):
         search(0)
     with pytest.raises(Unsupported, match="needs a GPU"):
@@ -79,7 +78,7 @@ class Counting:
         self.room, self.steps, self.seen = room, 0, set()
 
     def step(self, batch, hidden):
-        self.seen.add((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        self.seen.add((cudnn.benchmark, cudnn.deterministic))
         time.sleep(0.02)
         if len(batch) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -96,29 +95,29 @@ def fail():
 
 
 @pytest.mark.parametrize("search", [None, 0.01])
-def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_search_of_training(
-    monkeypatch, search
-):
+def test_a_probe_trains_a_few_steps_without_a_search(monkeypatch, search):
     """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses
     another key.
     """
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    monkeypatch.setattr(cudnn, "benchmark_limit", 10)
     record, made = make_record(), [Counting(), Counting()]
-    assert probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
-    assert not probe(record, lambda: made[1], zeros, 65, CPU)
+    fits = probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
+    assert (fits, probe(record, lambda: made[1], zeros, 65, CPU)) == (True, False)
     assert made[0].steps > 5 > made[1].steps == 0
     (size, status, peak, speed), (_, oom, _, no_speed) = record.batch_probes
     assert (size, status, peak, oom, no_speed) == (64, "ok", None, "oom", None)
     assert speed > 0
-    assert made[0].seen == {(search is not None, search is None)}
-    assert record.search_reason == (None if search is None else "no GPU")
+    assert (made[0].seen, record.search_reason) == (
+        {(search is not None, search is None)},
+        None if search is None else "no GPU",
+    )
     with pytest.raises(ValueError, match="no such model"):
         probe(make_record(), fail, zeros, 8, CPU, 1, search)
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
+    assert (cudnn.benchmark, cudnn.deterministic) == (True, False)
 
 
-def test_a_probe_that_frees_the_cache_or_runs_out_of_memory_unsaid_does_not_fit(monkeypatch):
+def test_a_probe_that_frees_the_cache_does_not_fit(monkeypatch):
     # a counter of the allocator reads these, one after the other; the other stays 0
     def counters(name, *values):
         count = functools.partial(next, iter(values))

@@ -4,15 +4,15 @@ mode's.
 
 import contextlib
 import functools
-import itertools
 import math
-import types
+from types import SimpleNamespace
 
 import pytest
 import small_training
 import torch
 from conftest import experiment_of
 from small_training import (
+    CPU,
     MODES,
     SCALED,
     Words,
@@ -26,18 +26,18 @@ from small_training import (
     plain_step,
     same_bits,
     sgd_trainer,
-    small_network,
     text,
     word_loss,
 )
 from torch.nn.utils.rnn import pack_sequence
+from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
-from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
-from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
-from mixed_precision_study.train.step import LossMeter, timed_epoch, warm_up
+from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep, DeviceScaler
+from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD
+from mixed_precision_study.train.step import timed_epoch
 
 ROUNDING = {
     "fp32": 1e-6,
@@ -68,9 +68,10 @@ def adamw(weights):
     """With an eps above the rounding of gradients that are 0, as of a bias before batch
     normalisation.
     """
-    return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
+    return AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize(
     "options",
     [
@@ -81,7 +82,7 @@ def adamw(weights):
     ],
 )
 @pytest.mark.parametrize("precision", MODES)
-def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(precision, options):
+def test_a_graph_trains_as_eager_mode_with_skipped_steps(precision, options):
     eager, captured = pair(precision, **options)
     device = make_trainer(precision, "eager", scaler="device", **options)
     for trainer in (eager, captured, device):
@@ -89,7 +90,6 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
     make_optimizer, near = options.get("make_optimizer"), ROUNDING[precision]
     if make_optimizer:  # whose averages are in fp16 in o3_fp16, rounded differently
         near = max(1e-4, {**ROUNDING, "o3_fp16": 5e-2}[precision])
-    rate = captured.optimizer.param_groups[0]["lr"]
     for step in range(12):
         losses = []
         for trainer in (eager, captured, device):
@@ -101,27 +101,35 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
             )
         tolerance = near if step else 0  # the first forward pass is the same to the bit
         assert losses[1] == losses[2] == pytest.approx(losses[0], rel=tolerance, abs=0), step
-        assert (
-            captured.scaler.get_scale() == device.scaler.get_scale() == eager.scaler.get_scale()
-        ), step
+        scales = {trainer.scaler.get_scale() for trainer in (eager, captured, device)}
+        assert len(scales) == 1, step
     assert_close(eager, captured, near)
     assert same_bits(everything(device), everything(captured))
-    assert captured.steps == 12
     if precision in ("amp_fp16", "o2_fp16"):
         assert captured.scaler.state_dict() == eager.scaler.state_dict()
-    assert (
-        captured.skipped_steps
-        == device.skipped_steps
-        == eager.skipped_steps
-        == (2 if precision in SCALED else 0)
-    )
-    # a replay reads its address
-    assert captured.optimizer.param_groups[0]["lr"] is rate
-    assert device.captured is None and type(device.optimizer) is (
-        DeviceAdamW if make_optimizer else DeviceSGD
-    )
-    if make_optimizer:
-        assert device.optimizer.steps.item() == 12 - device.skipped_steps
+    assert [(trainer.steps, trainer.skipped_steps) for trainer in (eager, captured, device)] == [
+        (12, 2 if precision in SCALED else 0)
+    ] * 3
+
+
+def test_a_replay_reads_the_rate_at_its_address():
+    captured = make_trainer("fp32")
+    rate = captured.optimizer.param_groups[0]["lr"]
+    captured.set_lr(0.1)
+    captured.step(flagged(0, overflow=False))
+    assert captured.optimizer.param_groups[0]["lr"] is rate and rate.item() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "options, kind", [({}, DeviceSGD), ({"make_optimizer": adamw}, DeviceAdamW)]
+)
+def test_the_devices_optimizer_starts_again(options, kind):
+    device = make_trainer("amp_fp16", "eager", scaler="device", **options)
+    for step in range(4):
+        device.step(flagged(step, overflow=step == 1))
+    assert device.captured is None and type(device.optimizer) is kind
+    if kind is DeviceAdamW:
+        assert device.optimizer.steps.item() == 4 - device.skipped_steps == 3
     device.start_again()
     kept = [
         *device.optimizer.state.values(),
@@ -130,40 +138,8 @@ def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(pr
     assert not any(tensor.any() for state in kept for tensor in state.values())
 
 
-@pytest.mark.parametrize(("count", "mean"), [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
-def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
-    outcome = torch.zeros(2)
-    captured = types.SimpleNamespace(outcome=outcome)
-    trainer = types.SimpleNamespace(captured=captured, updates=0, device=outcome.device)
-    meter = LossMeter(trainer, room=3)
-    for number in range(count):
-        outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
-        meter.step(None)
-    assert meter.end() == (mean, [number in (1, 5) for number in range(count)])
-
-
-@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
-@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-@pytest.mark.parametrize(
-    ("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
-)
-def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(
-    precision, execution, skipped, scale
-):
-    """A hidden state that is no longer finite makes every step overflow, and the scale then
-    means nothing.
-    """
-    trainer, record = make_trainer(precision, execution), make_record(precision)
-    # on the CPU a warm-up has three steps if something is compiled, else one
-    trainer.model = torch.nn.Identity()
-    warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
-    assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
-    assert trainer.scaler.get_scale() == scale
-    assert trainer.steps == trainer.skipped_steps == 0
-
-
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-def test_the_hidden_state_goes_from_step_to_step_starts_anew_and_may_come_from_elsewhere(kind):
+def test_the_hidden_state_goes_from_step_to_step(kind):
     options = {"lr": 0.5, "clip": 0.25}
     eager, captured = (
         sgd_trainer(Words(kind), "fp32", word_loss, execution=way, **options)
@@ -215,7 +191,7 @@ def nested(seed=1, name="same", **more):
 
 
 @pytest.mark.parametrize(
-    ("second", "named"),
+    "second, named",
     [
         (nested(name="other"), r"batch\['more'\]\[1\].*'same'.*'other'"),
         (nested(name=3), r"batch\['more'\]\[1\]"),
@@ -226,9 +202,7 @@ def nested(seed=1, name="same", **more):
         (nested(packed=PACKED[1]), r"batch\['packed'\]\.batch_sizes"),
     ],
 )
-def test_a_nest_is_trained_on_as_in_eager_mode_and_what_a_graph_cannot_take_is_refused_by_name(
-    second, named
-):
+def test_a_nest_is_trained_on_and_another_is_refused(second, named):
     eager, captured = pair("fp32", loss=nested_loss)
     states, places = (None, None), set()
     for seed in range(3):
@@ -270,7 +244,7 @@ def test_a_step_does_not_wait_for_the_device(precision):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options"),
+    "name, options",
     [
         ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
         (
@@ -297,93 +271,22 @@ def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
     assert loss.isfinite()
 
 
-OF_SGD = [
-    {},
-    {"momentum": 0.9},
-    {"weight_decay": 0.01},
-    {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
-]
-OF_ADAMW = [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}]
-
-
-def make_weights(dtype):
-    """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
-    generator = torch.Generator().manual_seed(0)
-    weights = [
-        torch.randn(*shape, generator=generator)
-        for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
-    ]
-    weights = [
-        w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w
-        for n, w in enumerate(weights)
-    ]
-    return [torch.nn.Parameter(weight.to(dtype)) for weight in weights]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "dtype"),
-    [
-        *itertools.product(
-            [torch.optim.SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]
-        ),
-        *itertools.product([torch.optim.AdamW], OF_ADAMW, [torch.float32, torch.bfloat16]),
-    ],
-)
-def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
-    ours, theirs = make_weights(dtype), make_weights(dtype)
-    optimizers = on_device(kind(ours, 0.1, **options)), kind(theirs, 0.1, foreach=True, **options)
-    for step in range(5):
-        generator = torch.Generator().manual_seed(step)
-        # the last has no gradient, so it stays
-        for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
-            # always contiguous: another layout
-            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)
-            mine.grad = other.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    # torch rounds to 16 bits in between
-    tolerance = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
-    assert type(optimizers[0]) is {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}[kind]
-    assert all(a is b for a, b in zip(optimizers[0].weights, ours, strict=True))
-
-
-@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_several_groups_train_as_with_torch_and_frozen_weights_keep_nothing(kind, precision):
-    def make_optimizer(model):
-        _, *weights = model.parameters()
-        groups = [
-            {"params": weights[::2]},
-            {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1},
-        ]
-        return kind(groups, lr=0.05, weight_decay=0.3)
-
-    losses = []
-    for scaler in ("pytorch", "device"):
-        network, given = (
-            small_network(),
-            {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1},
-        )
-        network[0].weight.requires_grad_(False)
-        trainer = sgd_trainer(network, precision, compute_loss, **given)
-        for step in range(4):
-            trainer.set_lr(0.05 / (1 + step))
-            losses.append(trainer.step(make_batch(step))[0].item())
-        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
-        assert rates == pytest.approx([0.0125, 0.025])
-        assert trainer.masters[0] is trainer.weights[0]
-    assert losses[4:] == pytest.approx(losses[:4], rel=1e-5 if precision == "fp32" else 1e-2)
-    trainer.start_again()
-    assert not any(momentum.any() for momentum in everything(trainer)[2])
-    frozen = on_device(kind([torch.nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
-    assert frozen.state == {}
+def test_the_scaler_of_the_device_has_the_constants_of_pytorchs():
+    """What it says of itself, and what its scale does after as many good steps as growth takes."""
+    ours, theirs = DeviceScaler(2.0**16, True, CPU), torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    assert ours.state_dict() == theirs.state_dict() | {"scale": 2.0**16}
+    scales = []
+    for overflow in [0.0] * theirs.get_growth_interval() + [1.0]:
+        ours.found_inf.fill_(overflow)
+        ours.update()
+        scales.append(ours.get_scale())
+    assert scales[-3:] == [2.0**16, 2.0**17, 2.0**16]
+    assert (ours.skipped.item(), ours.good_steps.item()) == (1, 0)
 
 
 def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     """GradScaler calls it in every step, so the number of calls says nothing."""
-    fused = functools.partial(torch.optim.AdamW, lr=0.01, fused=True)
+    fused = functools.partial(AdamW, lr=0.01, fused=True)
     made = make_trainer("amp_fp16", "eager", make_optimizer=fused, clip=0.01)
     record = make_record(precision="amp_fp16")
     timed_epoch(record, made, [flagged(number, number in (1, 2)) for number in range(4)])
@@ -393,31 +296,12 @@ def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     assert made.skipped_steps == 0
 
 
-class OwnSGD(torch.optim.SGD):
-    """A user's own update rule, which the fused kernel does not know."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "says"),
-    [
-        (torch.optim.Adam, {}, "Adam"),
-        (OwnSGD, {}, "OwnSGD"),
-        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1}, "dampening"),
-        *((kind, {"maximize": True}, "maximize") for kind in (torch.optim.SGD, torch.optim.AdamW)),
-        (torch.optim.AdamW, {"amsgrad": True}, "amsgrad"),
-    ],
-)
-def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
-    with pytest.raises(Unsupported, match=says):
-        on_device(kind([torch.nn.Parameter(torch.ones(3))], lr=0.1, **options))
-
-
 @pytest.fixture
 def device(monkeypatch):
     """Stand for torch.cuda where only the order of calls matters, and capture the steps of
     `device.steps`.
     """
-    calls, stream = [], types.SimpleNamespace(wait_stream=lambda other: None)
+    calls, stream = [], SimpleNamespace(wait_stream=lambda other: None)
 
     @contextlib.contextmanager
     def graph(graph, stream, capture_error_mode):
@@ -432,10 +316,10 @@ def device(monkeypatch):
         calls.append("step")
         return batch.sum(), None
 
-    fake = types.SimpleNamespace(
+    fake = SimpleNamespace(
         replay=lambda: calls.append("replay"), reset=lambda: calls.append("reset")
     )
-    state = types.SimpleNamespace(
+    state = SimpleNamespace(
         clone_state=lambda: "new", graphsafe_set_state=lambda new: calls.append(f"generator {new}")
     )
     given = {
@@ -449,10 +333,10 @@ def device(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, value)
     steps = CapturedStep(take, torch.zeros(()), torch.device("cpu", 0))
     steps.stream, steps.before_capture = stream, lambda: calls.append("before")
-    return types.SimpleNamespace(calls=calls, steps=steps)
+    return SimpleNamespace(calls=calls, steps=steps)
 
 
-def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(device, monkeypatch):
+def test_a_step_is_captured_and_replayed(device, monkeypatch):
     for _ in range(6):
         device.steps.step(torch.ones(2), None)
     assert device.calls == ["step"] * 3 + ["before", "capture", "step"] + ["replay"] * 3
@@ -469,7 +353,7 @@ def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(device, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind"),
+    "cause, kind",
     [
         (RuntimeError("operation not permitted when stream is capturing\nmore"), Unsupported),
         (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),

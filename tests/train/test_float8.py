@@ -9,6 +9,7 @@ import itertools
 import pytest
 import torch
 from small_training import sgd_trainer
+from torch import nn
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.float8 import (
@@ -40,8 +41,8 @@ def _where_pytorch_has_the_product():
         pytest.skip("this PyTorch has no scaled matmul on this CPU")
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [(FORWARD, 3), (GRADIENT, 2)])
-def test_scaling_uses_the_whole_range_rounds_to_the_formats_bits_and_hides_no_infinity(dtype, bits):
+@pytest.mark.parametrize("dtype, bits", [(FORWARD, 3), (GRADIENT, 2)])
+def test_scaling_uses_the_whole_range_of_the_format(dtype, bits):
     matrix = values(8, 64) * torch.logspace(-3, 3, 8)[:, None]
     rounded = scaled(matrix, dtype)
     most = torch.finfo(dtype).max
@@ -52,7 +53,7 @@ def test_scaling_uses_the_whole_range_rounds_to_the_formats_bits_and_hides_no_in
     assert not exact(scaled(torch.full((16, 16), torch.inf), dtype)).isfinite().all()
 
 
-def test_a_product_and_its_gradients_are_those_of_the_rounded_numbers():
+def test_a_product_is_that_of_the_rounded_numbers():
     x, weight, gradient = values(32, 48), values(16, 48, seed=1), values(32, 16, seed=2).bfloat16()
     x8, weight8, gradient8 = scaled(x, FORWARD), scaled(weight, FORWARD), scaled(gradient, GRADIENT)
     x.requires_grad_()
@@ -69,12 +70,12 @@ def test_a_product_and_its_gradients_are_those_of_the_rounded_numbers():
 
 def layers(*sizes, bias=True):
     torch.manual_seed(0)
-    return torch.nn.Sequential(*(torch.nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)))
+    return nn.Sequential(*(nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(7, 5, 64), (64,)])
-def test_a_layer_is_near_the_ordinary_one_for_any_number_of_rows(bias, shape):
+def test_a_layer_is_near_the_ordinary_one(bias, shape):
     plain = layers(64, 32, bias=bias)
     ours = copy.deepcopy(plain)
     assert use_float8(ours) == 1
@@ -88,26 +89,26 @@ def test_a_layer_is_near_the_ordinary_one_for_any_number_of_rows(bias, shape):
         assert (got.float() - wanted).norm() < 0.08 * wanted.norm()
 
 
-def test_the_share_of_the_work_counts_weights_and_a_model_without_a_fitting_layer_is_unsupported():
+def test_the_share_of_the_work_counts_weights():
     model = layers(64, 32, 10, 48, 16)  # 64 x 32 and 48 x 16 fit; 32 x 10 and 10 x 48 do not
     assert use_float8(model) == pytest.approx(
         (64 * 32 + 48 * 16) / (64 * 32 + 32 * 10 + 10 * 48 + 48 * 16)
     )
     assert [type(layer) is Float8Linear for layer in model] == [True, False, False, True]
     assert not any(isinstance(layer, Float8Linear) for layer in without_float8(model))
-    for without in (layers(64, 10, 3), torch.nn.Conv2d(16, 16, 3)):
+    for without in (layers(64, 10, 3), nn.Conv2d(16, 16, 3)):
         with pytest.raises(Unsupported, match="multiples of 16"):
             use_float8(without)
 
 
 def squared_loss(model, batch, hidden):
     x, y = batch
-    return torch.nn.functional.mse_loss(model(x).float(), y), hidden
+    return nn.functional.mse_loss(model(x).float(), y), hidden
 
 
 def losses_of(precision, execution="eager"):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 16))
     trainer = sgd_trainer(model, precision, squared_loss, execution=execution, lr=0.5, momentum=0.9)
     inputs = [values(32, 64, seed=number) for number in range(30)]
     return [trainer.step((x, x[:, :16].tanh()))[0].item() for x in inputs], trainer

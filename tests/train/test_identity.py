@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from mixed_precision_study.train.identity import identity_of
 
@@ -12,10 +13,10 @@ SCALE = 2.0
 numbers = itertools.count()
 
 
-class Net(torch.nn.Module):
+class Net(nn.Module):
     def __init__(self, width=8, dropout=0.1):
         super().__init__()
-        self.layer, self.drop = torch.nn.Linear(4, width), torch.nn.Dropout(dropout)
+        self.layer, self.drop = nn.Linear(4, width), nn.Dropout(dropout)
 
     def forward(self, x):
         return self.drop(self.layer(x)).relu()
@@ -55,7 +56,7 @@ def differing(first, second):
 
 
 @pytest.mark.parametrize(
-    ("changed", "parts"),
+    "changed, parts",
     [
         ({"model": Net(16)}, {"model"}),
         ({"model": Net(dropout=0.2)}, {"model"}),
@@ -77,7 +78,7 @@ TEXT = (
 
 
 @pytest.mark.parametrize(
-    ("source", "known", "same"),
+    "source, known, same",
     [
         (
             "\n\n" + TEXT.replace("What it is", "Other words").replace("# why", "# because"),
@@ -125,7 +126,7 @@ def test_numbers_that_only_repeat_a_training_do_not_count():
     assert made(0, 0, 8) == made(5, 2, 8) != made(0, 0, 9)
 
 
-def test_the_order_of_a_set_which_processes_differ_in_does_not_count(tmp_path):
+def test_the_order_of_a_set_does_not_count(tmp_path):
     text = "f = lambda model, batch: model(batch) in {%s}\n"
     sources = [text % members for members in ("0, 8", "8, 0", "1, 8")]
     found = [
@@ -142,9 +143,7 @@ NESTED = (
 
 
 @pytest.mark.parametrize("has_source", [True, False])
-def test_what_an_inner_function_names_counts_and_what_it_says_of_itself_does_not(
-    tmp_path, has_source
-):
+def test_what_an_inner_function_names_counts(tmp_path, has_source):
     def made(words, known):
         names = {"helper": known}
         if has_source:

@@ -11,6 +11,9 @@ import torch
 from explained_training import Weights, linear_loss, make_record
 from explained_training import make_trainer as trainer_of
 from small_training import CPU, SCALED, sgd_trainer
+from torch import nn
+from torch.amp import GradScaler
+from torch.backends import cudnn
 
 from mixed_precision_study.train.cuda_graph import DeviceScaler
 from mixed_precision_study.train.loss_scale import (
@@ -26,9 +29,10 @@ def made_trainer(scaler, fixed_scale=None):
     return types.SimpleNamespace(scaler=scaler, fixed_scale=fixed_scale, steps=0)
 
 
+@pytest.mark.any_python
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    ("interval", "growth", "backoff", "share"),  # the last only falls, until fp32 ends at 2^-149
+    "interval, growth, backoff, share",  # the last only falls, until fp32 ends at 2^-149
     [(3, 2.0, 0.5, 1 / 4), (1, 2.0, 0.5, 1 / 2), (7, 4.0, 0.25, 1 / 8), (2000, 2.0, 0.5, 1)],
 )
 def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, backoff, share):
@@ -40,8 +44,8 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
     }
     draw, weight, scaler = (
         random.Random(seed),
-        torch.nn.Parameter(torch.zeros(1)),
-        torch.amp.GradScaler("cpu", **rule),
+        nn.Parameter(torch.zeros(1)),
+        GradScaler("cpu", **rule),
     )
     optimizer, record, trainer = (
         torch.optim.SGD([weight], lr=0.1),
@@ -75,7 +79,7 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
 
 
 @pytest.mark.parametrize(
-    ("precision", "loss_scale", "own", "scale"),
+    "precision, loss_scale, own, scale",
     [
         *((name, "dynamic", False, None) for name in ("fp32", "amp_bf16", "o3_fp16")),
         ("tf32", 64, True, None),
@@ -87,7 +91,7 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
 def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_scale, own, scale):
     scalers = [make_scaler(precision, loss_scale, CPU, on_device) for on_device in (False, True)]
     assert [type(scaler) for scaler in scalers] == [
-        OwnScaler if own else torch.amp.GradScaler,
+        OwnScaler if own else GradScaler,
         DeviceScaler,
     ]
     assert [(scaler.is_enabled(), scaler.get_scale()) for scaler in scalers] == [
@@ -95,11 +99,22 @@ def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_
     ] * 2
 
 
-class TwoBranches(torch.nn.Module):
+@pytest.mark.parametrize("fixed, after", [(True, 64.0), (False, 128.0)])
+def test_a_fixed_scale_stays_and_another_grows(fixed, after):
+    scaler = OwnScaler("cpu", init_scale=64.0, fixed=fixed, enabled=True)
+    scaler.set_growth_interval(1)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    scaler.scale(weight.sum()).backward()
+    scaler.step(torch.optim.SGD([weight], lr=0.1))
+    scaler.update()
+    assert scaler.get_scale() == after
+
+
+class TwoBranches(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.left, self.right = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(4, 3)
 
     def forward(self, x, branches):
         return sum(getattr(self, branch)(x) for branch in branches)
@@ -108,7 +123,7 @@ class TwoBranches(torch.nn.Module):
 def branch_loss(network, batch, hidden):
     x, labels, *branches = batch
     x = x.to(network.left.weight.dtype)
-    return torch.nn.functional.cross_entropy(network(x, branches).float(), labels), hidden
+    return nn.functional.cross_entropy(network(x, branches).float(), labels), hidden
 
 
 @pytest.mark.parametrize("precision", SCALED)
@@ -130,7 +145,7 @@ def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
 
 
 @pytest.mark.parametrize(
-    ("values", "scale", "fraction"),
+    "values, scale, fraction",
     [
         # The smallest number of fp16 is 2^-24; 2^-25 lies halfway to 0 and is rounded to it.
         ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1.0, 3 / 5),
@@ -149,21 +164,19 @@ def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
 
 
 @pytest.mark.parametrize(
-    ("precision", "last", "lost", "reason"),
+    "precision, last, lost, reason",
     [
         *((name, 0.5, (3 / 4, 1 / 4), None) for name in ("amp_fp16", "o2_fp16")),
         ("amp_fp16", math.inf, (None, None), "the gradients are not finite even in fp32"),
         *((name, 0.5, (None, None), None) for name in ("fp32", "amp_bf16")),
     ],
 )
-def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_without_a_search(
-    monkeypatch, precision, last, lost, reason
-):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+def test_lost_gradients_are_measured_with_either_scale(monkeypatch, precision, last, lost, reason):
+    monkeypatch.setattr(cudnn, "benchmark", True)
     seen = []
 
     def loss(network, batch, hidden):
-        seen.append(torch.backends.cudnn.benchmark)
+        seen.append(cudnn.benchmark)
         return linear_loss(network, batch, hidden)
 
     record, trainer = (
@@ -177,4 +190,4 @@ def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_with
     assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost
     assert record.gradient_reason == reason
     assert trainer.steps == 1
-    assert seen == [True, False][: 1 + ("fp16" in precision)] and torch.backends.cudnn.benchmark
+    assert seen == [True, False][: 1 + ("fp16" in precision)] and cudnn.benchmark

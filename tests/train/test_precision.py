@@ -6,6 +6,8 @@ import functools
 import pytest
 import torch
 from small_training import CPU, MODES, compute_loss, make_record, make_trainer, sgd_trainer
+from torch import nn
+from torch.backends import cudnn
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.precision import (
@@ -24,10 +26,10 @@ def test_the_switches_are_set_and_read_back(precision):
     wanted = "tf32" if precision == "tf32" else "ieee"
     set_fp32_precision(precision)
     assert {read_switch(line) for line in FP32_SWITCHES.values()} == {wanted}
-    assert torch.backends.cudnn.conv.fp32_precision == wanted
+    assert cudnn.conv.fp32_precision == wanted
     # torch.compile reads the older flag
     assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")
-    assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
+    assert cudnn.allow_tf32 is (precision == "tf32")
 
 
 TYPES = {"o2_fp16": torch.float16, "o3_fp16": torch.float16, "bf16_true": torch.bfloat16}
@@ -35,7 +37,7 @@ TYPES = {"o2_fp16": torch.float16, "o3_fp16": torch.float16, "bf16_true": torch.
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("precision", MODES)
-def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision, keep):
+def test_parts_have_the_types_of_the_mode(precision, keep):
     trainer = make_trainer(precision, keep_batchnorm_fp32=keep)
     convolution, norm, linear = trainer.network[0], trainer.network[1], trainer.network[5]
     wanted = TYPES.get(precision, torch.float32)
@@ -51,9 +53,9 @@ def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision, ke
 
 
 @pytest.mark.parametrize("precision", MODES)
-def test_a_model_of_another_type_is_cast_with_its_arguments_but_for_complex_weights(precision):
-    network = torch.nn.Linear(4, 1, dtype=torch.float64)  # which is cast in every mode
-    network.spectrum = torch.nn.Parameter(torch.ones(4, dtype=torch.cfloat))
+def test_a_model_of_another_type_is_cast(precision):
+    network = nn.Linear(4, 1, dtype=torch.float64)  # which is cast in every mode
+    network.spectrum = nn.Parameter(torch.ones(4, dtype=torch.cfloat))
     network.register_buffer("phase", torch.ones(4, dtype=torch.cfloat))
     trained = sgd_trainer(network, precision, compute_loss, lr=0.1).network
     assert trained.spectrum.dtype == trained.phase.dtype == torch.cfloat
@@ -61,12 +63,12 @@ def test_a_model_of_another_type_is_cast_with_its_arguments_but_for_complex_weig
     assert answer.dtype == trained.weight.dtype == TYPES.get(precision, torch.float32)
 
 
-class Island(torch.nn.Module):
+class Island(nn.Module):
     """A layer under autocast, and one that is kept in fp32."""
 
     def __init__(self):
         super().__init__()
-        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
 
     def forward(self, x):
         x = self.first(x)
@@ -99,7 +101,7 @@ WRONG = "a convolution in fp16 differs from fp32 by nan of its norm"
 
 
 @pytest.mark.parametrize(
-    ("precision", "execution", "capability", "says"),
+    "precision, execution, capability, says",
     [
         *(
             (name, "eager", None, f"{name} needs an NVIDIA GPU")
@@ -142,10 +144,10 @@ class Graph:
         return self
 
 
-class OfGraphs(torch.nn.Module):
+class OfGraphs(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = torch.nn.Linear(4, 1)
+        self.layer = nn.Linear(4, 1)
 
     def forward(self, graph):
         return self.layer(graph.x), graph.part.x.dtype, graph.edges.dtype

@@ -9,6 +9,7 @@ import math
 import shutil
 import time
 import types
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,11 +31,15 @@ from small_training import (
     sgd_trainer,
     small_network,
 )
+from torch import nn
+from torch.backends import cudnn
+from torch.nn import functional
 
 from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import set_fp32_precision
 from mixed_precision_study.train.step import (
     SEARCH_LIMIT,
+    LossMeter,
     TrainingLog,
     allow_search,
     evaluating,
@@ -51,7 +56,7 @@ both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("scale", [None, 128])
 @pytest.mark.parametrize("precision", SCALED)
 @both_executions
-def test_a_skipped_step_changes_no_bit_of_weights_masters_and_momenta(execution, precision, scale):
+def test_a_skipped_step_changes_no_bit(execution, precision, scale):
     trainer = make_trainer(
         precision, flagged_loss, execution=execution, **({"loss_scale": scale} if scale else {})
     )
@@ -84,7 +89,7 @@ of_both_optimizers = pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16", "bf16_true"])
 @of_both_optimizers
-def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision, make_optimizer):
+def test_a_plain_loop_has_the_same_losses(precision, make_optimizer):
     dtype = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
     network = small_network()
     trainer = make_trainer(precision, step_function=plain_step, make_optimizer=make_optimizer)
@@ -96,7 +101,7 @@ def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision, mak
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
             logits = network(images.bfloat16() if precision == "bf16_true" else images)
-            loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+            loss = functional.cross_entropy(logits.float(), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -108,9 +113,7 @@ def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision, mak
 
 @pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16"])
 @of_both_optimizers
-def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(
-    make_optimizer, precision
-):
+def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses(make_optimizer, precision):
     network, trainer = (
         small_network(),
         make_trainer(precision, make_optimizer=make_optimizer, loss_scale=1024.0),
@@ -124,7 +127,7 @@ def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(
     for number in range(12):
         images, labels = make_batch(number)
         network.zero_grad()
-        loss = torch.nn.functional.cross_entropy(network(images.half()).float(), labels)
+        loss = functional.cross_entropy(network(images.half()).float(), labels)
         (loss * 1024).backward()
         for master, weight in zip(masters, network.parameters(), strict=True):
             master.grad = weight.grad.to(master.dtype) / 1024
@@ -167,25 +170,31 @@ def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
         tensor.clone() for tensor in (*trainer.network.state_dict().values(), *trainer.masters)
     ]
     places = [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)]
-    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
     warm_up(record, trainer, lambda: iter([make_batch(0), make_batch(1)]))
     now = [*trainer.network.state_dict().values(), *trainer.masters]
     assert all(torch.equal(a, b) for a, b in zip(start, now, strict=True))
     assert [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)] == places
-    # a graph reads them in place
-    kept = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
-    assert all(a is b for a, b in zip(momenta, kept, strict=True))
-    assert not any(momentum.any() for momentum in momenta)
     assert trainer.steps == trainer.skipped_steps == 0
-    assert record.warmup_steps == 1  # on the CPU nothing settles
-    assert record.warmup_seconds > 0
+    assert record.warmup_steps == 1 and record.warmup_seconds > 0  # on the CPU nothing settles
     fresh = make_trainer(precision, execution=execution)
     assert torch.equal(trainer.step(make_batch())[0], fresh.step(make_batch())[0])
 
 
+@pytest.mark.parametrize("precision", MODES)
 @both_executions
-def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypatch, execution):
-    sampled, rates = [], []
+def test_warm_up_leaves_momenta_of_zero_in_their_place(execution, precision):
+    """A graph reads them there."""
+    trainer = make_trainer(precision, execution=execution)
+    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    warm_up(make_record(precision), trainer, lambda: iter([make_batch(0), make_batch(1)]))
+    kept = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    assert all(a is b for a, b in zip(momenta, kept, strict=True))
+    assert not any(momentum.any() for momentum in momenta)
+
+
+@both_executions
+def test_each_epoch_adds_to_the_record_and_is_watched(monkeypatch, execution):
+    sampled = []
 
     @contextlib.contextmanager
     def watched(record, device):
@@ -200,32 +209,34 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
             yield make_batch(number)
 
     monkeypatch.setattr(f"{STEP}.watched", watched)
-    trainer, expected = (make_trainer("fp32", execution=execution) for _ in range(2))
-    record = make_record()
-    log = TrainingLog(10, CPU)
+    trainer, record = make_trainer("fp32", execution=execution), make_record()
     for _ in range(2):
-        log.begin(16)
-        timed_epoch(record, trainer, slowly(), lambda step: rates.append(step) or 0.1, log=log)
-    losses = [expected.step(make_batch(number % 20))[0].item() for number in range(40)]
-    assert record.train_loss == [
-        pytest.approx(sum(part) / 20) for part in (losses[:20], losses[20:])
-    ]
-    assert rates == list(range(40))
-    assert [entry[:3] for entry in record.training_log] == [
-        [1 + number // 20, number % 20 + 1, losses[number]] for number in (9, 19, 29, 39)
-    ]
+        timed_epoch(record, trainer, slowly())
     assert sampled == ["on", "off"] * 2
-    assert (
-        len(record.epoch_seconds) == 2
-        and len(record.step_ms_all) == 40
-        and len(record.block_seconds) == 20
-    )
+    times = record.epoch_seconds, record.step_ms_all, record.block_seconds
+    assert [len(one) for one in times] == [2, 40, 20]
     for epoch in (0, 1):
         steps = sum(record.step_ms_all[20 * epoch : 20 * epoch + 20]) / 1000
         # they lie within it
         assert 0.8 * record.epoch_seconds[epoch] < steps <= record.epoch_seconds[epoch] + 1e-9
         assert sum(record.block_seconds[10 * epoch : 10 * epoch + 10]) == pytest.approx(steps)
         assert 0.1 <= record.data_wait_seconds_all[epoch] < record.epoch_seconds[epoch]
+
+
+@both_executions
+def test_each_epoch_leaves_its_losses_at_the_given_rates(execution):
+    trainer, expected = (make_trainer("fp32", execution=execution) for _ in range(2))
+    record, log, rates = make_record(), TrainingLog(3, CPU), []
+    batches = [make_batch(number) for number in range(6)]
+    for _ in range(2):
+        log.begin(16)
+        timed_epoch(record, trainer, batches, lambda step: rates.append(step) or 0.1, log=log)
+    losses = [expected.step(batches[number % 6])[0].item() for number in range(12)]
+    assert record.train_loss == [pytest.approx(sum(part) / 6) for part in (losses[:6], losses[6:])]
+    assert rates == list(range(12))
+    assert [entry[:3] for entry in record.training_log] == [
+        [1 + number // 6, number % 6 + 1, losses[number]] for number in (2, 5, 8, 11)
+    ]
     assert record.peak_allocated_mib is None  # no GPU: not zero
     assert record.loss_scale_trace == record.overflow_steps == []
 
@@ -249,13 +260,11 @@ def test_skipped_steps_are_counted_and_their_loss_is_left_out(options):
 
 
 @pytest.mark.parametrize(
-    ("precision", "scale", "why"),
+    "precision, scale, why",
     [("amp_fp16", 64, "at loss scale 64$"), ("fp32", 1, "loss is not finite")],
 )
 @both_executions
-def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(
-    execution, precision, scale, why
-):
+def test_an_epoch_without_an_update_has_diverged(execution, precision, scale, why):
     trainer, record = (
         make_trainer(precision, flagged_loss, execution=execution, loss_scale=scale),
         make_record(),
@@ -275,22 +284,20 @@ def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(
 
 
 @pytest.mark.parametrize("search", [True, False])
-def test_evaluating_takes_no_gradients_and_goes_back_to_training_even_after_an_error(
-    search, monkeypatch
-):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", search)
+def test_evaluating_goes_back_to_training(search, monkeypatch):
+    monkeypatch.setattr(cudnn, "benchmark", search)
     trainer = make_trainer("amp_bf16")
     for error in (None, ZeroDivisionError):
         with contextlib.suppress(ZeroDivisionError), evaluating(trainer) as network:
             found = network.training, torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
-            assert (*found, torch.backends.cudnn.benchmark) == (False, False, True, False)
+            assert (*found, cudnn.benchmark) == (False, False, True, False)
             if error:
                 raise error
-        assert torch.backends.cudnn.benchmark is search
+        assert cudnn.benchmark is search
         assert trainer.network.training or error
 
 
-def test_a_batch_normalisation_that_averages_over_all_steps_keeps_their_count():
+def test_a_batch_normalisation_keeps_its_count():
     network = small_network()
     network[1].momentum = None
     sgd_trainer(network, "o2_fp16", flagged_loss, lr=0.1)
@@ -306,9 +313,9 @@ NEEDS_COMPILER = pytest.mark.skipif(
 @NEEDS_COMPILER
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")]
+    "execution, mode", [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")]
 )
-def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epoch(execution, mode):
+def test_compiled_steps_equal_eager_ones(execution, mode):
     set_fp32_precision("fp32")
     eager, compiled = (
         make_trainer("fp32"),
@@ -350,7 +357,7 @@ def test_the_compile_mode_is_for_training_alone(monkeypatch, compile_mode):
 
 @NEEDS_COMPILER
 @pytest.mark.slow
-def test_code_compiled_for_one_autocast_type_is_not_used_for_another():
+def test_compiled_code_of_another_type_is_not_used():
     # on the disk of one machine
     for precision, dtype in (("amp_fp16", torch.float16), ("amp_bf16", torch.bfloat16)):
         trainer = make_trainer(precision, execution="compile")
@@ -358,17 +365,17 @@ def test_code_compiled_for_one_autocast_type_is_not_used_for_another():
             assert trainer.model(make_batch()[0]).dtype == dtype
 
 
-def pretend_trainer(kind="cuda", layer=torch.nn.Conv2d(1, 1, 1)):  # noqa: B008
-    return types.SimpleNamespace(device=torch.device(kind), network=torch.nn.Sequential(layer))
+def pretend_trainer(kind="cuda", layer=nn.Conv2d(1, 1, 1)):  # noqa: B008
+    return types.SimpleNamespace(device=torch.device(kind), network=nn.Sequential(layer))
 
 
-def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_says_why(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 0)
+def test_the_search_is_bounded_and_reported(monkeypatch):
+    monkeypatch.setattr(cudnn, "benchmark", False)
+    monkeypatch.setattr(cudnn, "benchmark_limit", 0)
     off, record, quick, cpu, plain = (make_record() for _ in range(5))
     read_search(off, pretend_trainer(), 3.0, 0.5)
     allow_search()
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (
+    assert (cudnn.benchmark, cudnn.benchmark_limit) == (
         True,
         SEARCH_LIMIT,
     )
@@ -384,7 +391,7 @@ def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_say
             None,
         )
     read_search(cpu, pretend_trainer("cpu"), 3.0, 0.5)
-    read_search(plain, pretend_trainer(layer=torch.nn.Linear(2, 2)), 3.0, 0.5)
+    read_search(plain, pretend_trainer(layer=nn.Linear(2, 2)), 3.0, 0.5)
     read_search(quick, pretend_trainer(), 0.4, 0.5)
     assert quick.search_seconds == 0
     assert {one.search_seconds or one.search_limit_algorithms for one in (off, cpu, plain)} == {
@@ -394,7 +401,7 @@ def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_say
 
 
 @pytest.mark.parametrize(
-    ("most", "step_seconds", "limit"),
+    "most, step_seconds, limit",
     [(10, 0.0, 10), (10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (2, 2.8, 2)],
 )
 def test_where_a_step_takes_long_fewer_algorithms_are_searched(
@@ -402,9 +409,9 @@ def test_where_a_step_takes_long_fewer_algorithms_are_searched(
 ):
     monkeypatch.setattr(f"{STEP}.SEARCH_LIMIT", most)
     for switch in ("benchmark", "benchmark_limit"):
-        monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
+        monkeypatch.setattr(cudnn, switch, getattr(cudnn, switch))
     allow_search(step_seconds)
-    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, limit)
+    assert (cudnn.benchmark, cudnn.benchmark_limit) == (True, limit)
 
 
 def test_compiling_is_no_part_of_the_search(monkeypatch):
@@ -421,3 +428,34 @@ def test_compiling_is_no_part_of_the_search(monkeypatch):
     # one step on the CPU, of which compiling "took" 2.5 s
     assert first == pytest.approx(steady - 2.5)
     assert math.isfinite(steady)
+
+
+@pytest.mark.parametrize("count, mean", [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
+def test_a_loss_meter_longer_than_its_room_is_read_in_between(count, mean):
+    outcome = torch.zeros(2)
+    captured = SimpleNamespace(outcome=outcome)
+    trainer = SimpleNamespace(captured=captured, updates=0, device=outcome.device)
+    meter = LossMeter(trainer, room=3)
+    for number in range(count):
+        outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
+        meter.step(None)
+    assert meter.end() == (mean, [number in (1, 5) for number in range(count)])
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize(
+    "skipped, scale", [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)]
+)
+def test_a_scale_that_still_falls_is_not_kept(precision, execution, skipped, scale):
+    """A hidden state that is no longer finite makes every step overflow, and the scale then
+    means nothing.
+    """
+    trainer = make_trainer(precision, flagged_loss, execution=execution)
+    record = make_record(precision)
+    # on the CPU a warm-up has three steps if something is compiled, else one
+    trainer.model = nn.Identity()
+    warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
+    assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
+    assert trainer.scaler.get_scale() == scale
+    assert trainer.steps == trainer.skipped_steps == 0

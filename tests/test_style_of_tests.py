@@ -1,0 +1,27 @@
+"""Each test has a short name and few facts, because one that fails at its first hides the others."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+LETTERS, FACTS = 59, 6  # at most
+LATER = ("report", "test_docs_tables", "test_notebooks")  # some of these still have more
+FOLDER = Path(__file__).parent
+FILES = [
+    path
+    for path in sorted(FOLDER.rglob("test_*.py"))
+    if path.stem not in LATER and path.parent.name not in LATER
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_names_are_short_and_facts_are_few(path):
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    facts = {
+        test.name: sum(isinstance(one, ast.Assert) for one in ast.walk(test))
+        for test in nodes
+        if isinstance(test, ast.FunctionDef) and test.name.startswith("test_")
+    }
+    assert [name for name in facts if len(name) > LETTERS] == []
+    assert [name for name, count in facts.items() if count > FACTS] == []

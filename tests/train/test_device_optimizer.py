@@ -1,0 +1,120 @@
+"""The optimizers of the device update as PyTorch's own."""
+
+import itertools
+
+import pytest
+import torch
+from small_training import (
+    compute_loss,
+    everything,
+    make_batch,
+    sgd_trainer,
+    small_network,
+)
+from torch import nn
+from torch.optim import SGD, AdamW
+
+from mixed_precision_study.parameters import Unsupported
+from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
+
+OF_SGD = [
+    {},
+    {"momentum": 0.9},
+    {"weight_decay": 0.01},
+    {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+]
+
+
+OF_ADAMW = [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}]
+
+
+def make_weights(dtype):
+    """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        torch.randn(*shape, generator=generator)
+        for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
+    ]
+    weights = [
+        w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w
+        for n, w in enumerate(weights)
+    ]
+    return [nn.Parameter(weight.to(dtype)) for weight in weights]
+
+
+@pytest.mark.parametrize(
+    "kind, options, dtype",
+    [
+        *itertools.product([SGD], OF_SGD, [torch.float32, torch.float16, torch.bfloat16]),
+        *itertools.product([AdamW], OF_ADAMW, [torch.float32, torch.bfloat16]),
+    ],
+)
+def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
+    ours, theirs = make_weights(dtype), make_weights(dtype)
+    optimizers = on_device(kind(ours, 0.1, **options)), kind(theirs, 0.1, foreach=True, **options)
+    for step in range(5):
+        generator = torch.Generator().manual_seed(step)
+        # the last has no gradient, so it stays
+        for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
+            # always contiguous: another layout
+            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)
+            mine.grad = other.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    # torch rounds to 16 bits in between
+    tolerance = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+    assert type(optimizers[0]) is {SGD: DeviceSGD, AdamW: DeviceAdamW}[kind]
+    assert all(a is b for a, b in zip(optimizers[0].weights, ours, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_several_groups_train_as_with_torch(kind, precision):
+    def make_optimizer(model):
+        _, *weights = model.parameters()
+        groups = [
+            {"params": weights[::2]},
+            {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1},
+        ]
+        return kind(groups, lr=0.05, weight_decay=0.3)
+
+    losses = []
+    for scaler in ("pytorch", "device"):
+        network, given = (
+            small_network(),
+            {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1},
+        )
+        network[0].weight.requires_grad_(False)
+        trainer = sgd_trainer(network, precision, compute_loss, **given)
+        for step in range(4):
+            trainer.set_lr(0.05 / (1 + step))
+            losses.append(trainer.step(make_batch(step))[0].item())
+        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
+        assert rates == pytest.approx([0.0125, 0.025])
+        assert trainer.masters[0] is trainer.weights[0]
+    assert losses[4:] == pytest.approx(losses[:4], rel=1e-5 if precision == "fp32" else 1e-2)
+    trainer.start_again()
+    assert not any(momentum.any() for momentum in everything(trainer)[2])
+    frozen = on_device(kind([nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
+    assert frozen.state == {}
+
+
+class OwnSGD(SGD):
+    """A user's own update rule, which the fused kernel does not know."""
+
+
+@pytest.mark.parametrize(
+    "kind, options, says",
+    [
+        (torch.optim.Adam, {}, "Adam"),
+        (OwnSGD, {}, "OwnSGD"),
+        (SGD, {"momentum": 0.9, "dampening": 0.1}, "dampening"),
+        *((kind, {"maximize": True}, "maximize") for kind in (SGD, AdamW)),
+        (AdamW, {"amsgrad": True}, "amsgrad"),
+    ],
+)
+def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
+    with pytest.raises(Unsupported, match=says):
+        on_device(kind([nn.Parameter(torch.ones(3))], lr=0.1, **options))
