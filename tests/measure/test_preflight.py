@@ -90,7 +90,12 @@ def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
     (fields, refused), said, cautions = shown_by(capsys, GPU, minutes=3)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
     assert set(fields) <= set(PLACES)
-    assert set(refused) == {"fp8"}  # it is an Ampere
+
+
+def test_the_preflight_says_what_an_ampere_can(monkeypatch, capsys):
+    pretend_gpu(monkeypatch)
+    (_, refused), said, _ = shown_by(capsys, GPU, minutes=3)
+    assert set(refused) == {"fp8"}
     assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"]
     assert said["memory"].startswith("20.0 of 24.0 GiB")
     assert (said["it can"], said["it cannot"]) == ("fp32, TF32, fp16, bf16", "fp8")
