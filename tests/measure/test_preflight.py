@@ -87,7 +87,7 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
 
 def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
-    (fields, refused), said, cautions = shown_by(capsys, GPU, minutes=3)
+    (fields, _), _, cautions = shown_by(capsys, GPU, minutes=3)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
     assert set(fields) <= set(PLACES)
 

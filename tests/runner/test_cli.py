@@ -62,7 +62,7 @@ def mixed(suite):
 
 
 def test_a_batch_leaves_records_and_a_report(mixed):
-    output, records, done = mixed
+    output, records, _ = mixed
     assert {one["study"]["name"] for one in records} == {"mix"}
     assert sorted(
         (one["settings"]["mode"], one["status"], one["precision"], one["settings"]["lr"])
