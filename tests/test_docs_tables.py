@@ -50,7 +50,7 @@ def test_each_column_of_ratios_csv_is_said_once():
     assert sorted(said) == sorted({*written, "axis", "arm", "base"})
 
 
-def test_each_number_is_read_by_a_document_and_found_by_its_name():
+def test_each_number_is_read_by_a_document_and_found_by_name():
     documents = {path: path.read_text() for path in tables.pages(ROOT)}
     own = {path: quoted.quoted(path, text, ROOT / "outputs") for path, text in documents.items()}
     read = {
@@ -80,9 +80,7 @@ def test_each_number_is_read_by_a_document_and_found_by_its_name():
         ),
     ],
 )
-def test_a_stale_block_or_cell_is_named_with_the_command_and_mended(
-    copy, capsys, name, text, stale
-):
+def test_a_stale_block_or_cell_is_named_and_mended(copy, capsys, name, text, stale):
     path, fresh = copy / name, (ROOT / name).read_text()
     assert fresh.count(text) == 1
     path.write_text(fresh.replace(text, stale))

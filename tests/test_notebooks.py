@@ -54,7 +54,7 @@ def with_model(names, model):
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution):
+def test_the_step_that_a_notebook_shows_is_the_one_it_takes(name, execution):
     experiment = experiment_of(
         name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name]
     )
@@ -97,7 +97,7 @@ def test_every_model_builds_and_steps(name, model):
         assert network(batch[0]).shape == (3, 1)
 
 
-def test_images_of_32_pixels_keep_their_size_enlarged_ones_get_the_stem_of_imagenet_and_dropout_reaches_the_models():
+def test_a_stem_is_of_the_image_size_and_dropout_is_passed_on():
     network = with_model(notebook(CIFAR), "resnet18")
     assert network.maxpool(network.conv1(torch.zeros(1, 3, 32, 32))).shape[2:] == (32, 32)
     assert with_model(notebook(CIFAR), "dpn92").features.conv1_1(torch.zeros(1, 3, 32, 32)).shape[
@@ -135,7 +135,7 @@ def test_schedules(monkeypatch, schedule, rates):
     )
 
 
-def test_accuracy_is_the_share_of_right_answers_in_the_evaluation_and_the_training_log():
+def test_accuracy_is_the_share_of_right_answers_also_in_the_log():
     answers = torch.eye(3)[torch.tensor([0, 1, 2, 2])]  # one of four is wrong
     batches = [(answers[:3], torch.tensor([0, 1, 2])), (answers[3:], torch.tensor([1]))]
     assert notebook(CIFAR)["evaluate"](lambda images: images, batches) == 0.75
@@ -167,7 +167,7 @@ def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_perplexity_is_of_the_whole_text_with_the_state_carried_on_without_its_history(kind):
+def test_perplexity_is_of_the_whole_text_with_its_state_kept(kind):
     language = notebook(LANGUAGE)
     network = with_model(language, kind).eval()
     batches = list(language["data"].eval_batches(torch.float32, 10))
@@ -180,7 +180,7 @@ def test_perplexity_is_of_the_whole_text_with_the_state_carried_on_without_its_h
     )
 
 
-def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better():
+def test_the_rate_is_a_quarter_where_perplexity_is_no_better():
     rates = {
         (): 20,
         (100, 90): 20,
@@ -195,9 +195,7 @@ def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better():
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is_one(
-    tested, tmp_path, capsys
-):
+def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, capsys):
     text = " \n".join(f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60))
     write_texts(
         tmp_path / "data" / "wikitext-2",

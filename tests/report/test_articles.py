@@ -81,7 +81,7 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
     )
 
 
-def test_a_direction_is_that_of_the_article_or_another_or_inconclusive():
+def test_a_direction_holds_or_does_not_or_is_undecided():
     cases = [(1.3, 1.1, 1.01, 1.2), (1.3, 1.1, 0.9, 1.3), (0.8, 1.1, None, None)]
     found = [
         held(theirs, {"ratio": ratio, "low": low, "high": high})
@@ -98,9 +98,7 @@ OTHER += [
 
 
 @pytest.mark.parametrize("fields", [*OTHER, {}])  # the last one is a counterpart
-def test_eager_runs_of_three_hosts_stand_with_their_range_and_other_runs_are_no_counterpart(
-    tmp_path, fields
-):
+def test_three_hosts_have_a_range_and_others_are_no_counterpart(tmp_path, fields):
     runs = []
     for host, own in enumerate((10.0, 15.0, 20.0)):
         facts = {

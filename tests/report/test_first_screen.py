@@ -110,7 +110,7 @@ def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
     assert fine.startswith("bf16: ") and "no loss" in fine and fine.endswith("5 seeds")
 
 
-def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_path):
+def test_an_interval_with_one_is_marked_and_a_lone_run_has_none(tmp_path):
     records = list(runs(names=("tf32", "amp_bf16")))
     for record, time in zip(records[3:], (4.0, 6.0, 9.0), strict=True):
         record.epoch_seconds = [time]
@@ -131,7 +131,7 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
     )
 
 
-def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_another(tmp_path):
+def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
     """Eager AMP takes 4 s, times 1, 1.1 or 2 of the host; graphs in either layout take 1 s and
     0.8 s on a fourth.
     """
@@ -179,7 +179,7 @@ def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(tmp_path):
     assert NOT_TRIED not in said_in(screen_of(found)[0])
 
 
-def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):
+def test_nothing_is_judged_on_a_cpu_and_made_up_data_come_first(tmp_path):
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
     assert title == sections.CPU and not cards and not results.sure_section(found).parts

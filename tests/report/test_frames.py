@@ -125,7 +125,7 @@ def pairs_of(execution, ratios):
         yield flat(run("tf32", 16.0 / (one * part), **where)), flat(run("fp32", 16.0, **where))
 
 
-def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
+def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
     """Three hosts have a median and a range, and from five on the interval is over hosts; with
     two it is as usual.
     """
@@ -156,9 +156,7 @@ def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
         ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1),
     ],
 )
-def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(
-    tmp_path, changes, outcome, diverged
-):
+def test_quality_over_equal_seeds_stands_in_ratios_csv(tmp_path, changes, outcome, diverged):
     found = read_all(tmp_path, *made_up.over_seeds(changes))
     (row,) = found.quality.to_dict("records")
     assert row["difference"] == pytest.approx(sum(changes[:5]) / 5)
@@ -204,7 +202,7 @@ def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, lab
     assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
 
 
-def test_stochastic_rounding_is_lent_the_baselines_of_what_is_equal_else(tmp_path):
+def test_stochastic_rounding_is_lent_baselines_that_are_equal(tmp_path):
     settings = (("nearest", 0.1), ("stochastic", 0.1), ("stochastic", 1.0))
     nearest, stochastic, other = (
         {"parameters": {"rounding": way, "lr": rate}} for way, rate in settings
@@ -261,7 +259,7 @@ def test_equal_runs_are_read_and_compared_with_nothing(tmp_path):
     assert failures_in(found) == [] and len(read(found, "trainings.csv")) == 4
 
 
-def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_is_marked(tmp_path):
+def test_of_machines_with_one_run_id_only_the_stuck_is_marked(tmp_path):
     for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
         gpu = {**made_up.H200, "gpu_uuid": machine}
         good = made_up.make("cifar_resnet", "fp32", device=gpu, metric=[0.5, 0.9])
@@ -299,7 +297,7 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
     assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
 
 
-def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
+def test_all_numbers_have_a_linked_row_for_each_precision(found):
     failed = next(rows for rows in rows_in(results.method_section(found)) if "reason" in rows[0])
     assert [(row["precision"], row["status"]) for row in failed] == [("bf16 AMP", "oom")]
     section = results.numbers_section(found)

@@ -114,7 +114,7 @@ def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
     assert (found and found["loss_outcome"]) == outcome
 
 
-def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_not_fit(tmp_path):
+def test_largest_batches_trained_and_the_next_did_not_fit(tmp_path):
     runs = []
     for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
         probes = [
@@ -140,7 +140,7 @@ def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_no
     assert "2.0" in settings.growth_section(found).finding
 
 
-def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_path):
+def test_a_sweep_has_a_row_for_each_scale_and_two_are_no_sweep(tmp_path):
     # and the steps that were skipped, of 3 × 391
     scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}
     runs = [

@@ -117,7 +117,7 @@ def page(folder):
     return Page((folder / "summary.html").read_text(encoding="utf-8"))
 
 
-def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, notebook, page):
+def test_places_are_read_in_place_and_what_is_left_out_is_named(folder, notebook, page):
     (old,) = (folder / "everything" / "old").glob("*.json")
     left_out = {name: word for name, (_, word) in ODD.items() if word} | {
         f"old/{old.name}": "copy of"
@@ -140,7 +140,7 @@ def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, no
     assert len(links) > 5 and all((folder / link).is_file() for link in links)
 
 
-def test_links_are_never_followed_and_html_in_a_record_is_shown_as_text(folder, notebook):
+def test_links_are_never_followed_and_html_is_shown_as_text(folder, notebook):
     assert (folder.parents[1] / "precious").read_text() == "mine"
     assert [name for name in LINKS if (folder / name).is_symlink()] == ["x.json"]
     assert "x.json" in dict(read_records(folder)[1])
@@ -191,7 +191,7 @@ def test_charts_and_tables_are_saved_small_and_titles_pictures_and_contents_are_
     } <= folded and "all-numbers" not in folded
 
 
-def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_and_pictures_alone(page):
+def test_the_page_asks_nothing_of_the_network(page):
     for tag, attributes in page.elements:
         for name in ("src", "srcset", "href", "action", "poster", "data"):
             value = attributes.get(name) or ""
