@@ -57,39 +57,42 @@ def read(found, name):
     return pd.read_csv(io.BytesIO(found.csv()[name]))
 
 
-def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one_has_none(found):
+def test_a_training_is_a_row_of_seconds_and_gib(found):
     rows = found.trainings
-    assert rows.groupby("precision").size().to_dict() == {
-        "fp32": 3,
-        "tf32": 3,
-        "amp_fp16": 3,
-        "amp_bf16": 1,
-    }
+    counted = {"fp32": 3, "tf32": 3, "amp_fp16": 3, "amp_bf16": 1}
+    assert rows.groupby("precision").size().to_dict() == counted
     fp32 = rows[rows.precision == "fp32"].iloc[0]
     assert (fp32.seconds, fp32.samples_per_second) == (8.0, 6000.0)
     assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
     assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
-    table = read(found, "trainings.csv")
-    # each with all that was recorded
+
+
+def test_a_training_is_a_row_of_the_csv_with_all_of_its_record(found):
+    rows, table = found.trainings, read(found, "trainings.csv")
     assert list(table.run_id) == list(rows.run_id) and "record" not in table
     assert table.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
     assert list(table.precision) == list(rows.precision)  # the key, not the name for people
-    (failed,) = rows[~rows.timed].itertuples()
+
+
+def test_a_failed_training_has_no_seconds_and_gib(found):
+    (failed,) = found.trainings[~found.trainings.timed].itertuples()
     assert (failed.status, failed.reason, failed.comparison) == ("oom", "CUDA out of memory", 0)
     assert pd.isna(failed.seconds) and pd.isna(failed.gib)
 
 
-def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(found):
+def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     assert len(found.ratios) == 3
-    assert [
-        ratio(found, "tf32")[name] for name in ("ratio", "low", "high", "saved")
-    ] == pytest.approx([2, 2, 2, 0])
+    names = ["ratio", "low", "high", "saved"]
+    assert ratio(found, "tf32")[names].tolist() == pytest.approx([2, 2, 2, 0])
     amp = ratio(found, "amp_fp16", "tf32")
     # Student's quantile for three processes
     half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))
-    numbers = [amp[name] for name in ("ratio", "low", "high", "saved", "energy")]
+    numbers = amp[[*names, "energy"]].tolist()
     assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
+
+
+def test_bars_divide_to_their_ratio(found):
     bars = bars_of(found).set_index("precision")
     assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
     ends = bars.loc["amp_fp16", ["seconds_low", "seconds_high", "gib"]].tolist()
