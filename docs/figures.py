@@ -205,16 +205,13 @@ def over_models(outputs: Path) -> dict[str, str]:
     judged = read(outputs, "main/quality-h100").quality
     counted = sets[sets.precision == FP16].groupby("model").folder.nunique()
     fp16, bf16 = (graphs[graphs.precision == precision] for precision in AMP)
-    both = pd.concat([fp16, bf16])
     return {
         "tf32": one_digit(tf32.strict),
         "sets": span(counted).replace("to", "or"),
-        "images": one_digit(both[both.model.isin(IMAGE_MODELS)].ratio),
+        "images": one_digit(bf16[bf16.model.isin(IMAGE_MODELS)].ratio),
         "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
-        "amp": one_digit(both.ratio),
-        "lstm": one_digit(
-            pd.concat([rows_of(one, LSTM, kind).ratio for one in ways[:2] for kind in AMP])
-        ),
+        "amp": one_digit(pd.concat([fp16, bf16]).ratio),
+        "lstm": one_digit(pd.concat([rows_of(one, LSTM, BF16).ratio for one in ways[:2]])),
         "fp16_strict": one_digit(fp16.strict),
         "bf16_strict": one_digit(bf16.strict),
     }
