@@ -217,7 +217,7 @@ def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
         row=found.run,
         ranged=found.low.isna() & (found.hosts > 1),
         seconds=[base.get(key) for key in keys_of_base],
-        takes=found.base_short + " takes",
+        takes=found.base_short + ", an epoch",
     )
     panels = list(found.panel.unique())
     found = found.sort_values("place").sort_values("seconds", ascending=False, kind="stable")
