@@ -120,5 +120,5 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_and_other_runs_are_no_
         for row in table.rows
         if "×" in row["There"]
     ]
-    found = [(row["Here"].partition(",")[0], row["n"], row["Hosts"]) for row in beside]
+    found = [(row["Here"].partition(",")[0], row["n"], row["Machines"]) for row in beside]
     assert found == ([] if fields else [("2.00× [1.50 to 3.00]", 3, 3)])
