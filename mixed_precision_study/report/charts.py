@@ -293,7 +293,7 @@ def prepare_ratio_axis(axes: Axes, limits: tuple[float, float]) -> None:
 def write_ticks(axes: Axes, ticks: Iterable[float], form: str) -> None:
     """Write those of the ticks below a log axis that have room beside the ones before them."""
     least, most = axes.get_xlim()
-    far = math.log(most / least) / 6
+    far = math.log(most / least) / 7
     shown: list[float] = []
     for tick in ticks:
         if all(abs(math.log(tick / other)) > far for other in shown):
