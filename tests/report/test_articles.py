@@ -119,5 +119,5 @@ def test_three_hosts_have_a_range_and_others_are_no_counterpart(tmp_path, fields
     beside = [
         row for rows in rows_in(articles_section(tables)) for row in rows if "×" in row["There"]
     ]
-    found = [(row["Here"].partition(",")[0], row["n"], row["Hosts"]) for row in beside]
+    found = [(row["Here"].partition(",")[0], row["n"], row["Machines"]) for row in beside]
     assert found == ([] if fields else [("2.00× [1.50 to 3.00]", 3, 3)])

@@ -167,7 +167,7 @@ def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
     assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
         section
     )
-    assert "2.0 times between hosts" in section.finding
+    assert "2.0 times between machines" in section.finding
     ways = settings.ways_of(found, settings.ladder_steps(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
     assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
@@ -224,9 +224,10 @@ def test_every_kind_of_folder_has_a_title(tmp_path):
 
 def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):
     slow = read_all(tmp_path / "slow", *runs(2.5))
-    assert "run_all.py quick -p execution cuda_graph" in said_in(screen_of(slow)[0])
+    assert "`python run_all.py quick`" in said_in(screen_of(slow)[0])
     both = read_all(tmp_path / "both", *runs(2.5), *runs(1.0, "cuda_graph"))
     said = said_in(screen_of(both)[0])
-    assert "`-p execution cuda_graph` (ResNet-18)" in said and "run_all.py" not in said
+    assert "run_all.py reference -p execution cuda_graph` (ResNet-18)" in said
+    assert "run_all.py quick" not in said
     fast = read_all(tmp_path / "fast", *runs())
     assert "execution cuda_graph" not in said_in(screen_of(fast)[0])
