@@ -68,6 +68,7 @@ LOG_BYTES = 2**18  # a notebook may print without end
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
 OOM_COUNTER = Path("/proc/vmstat")  # it counts what was ended within a container, too
 Watcher = Callable[[str], None]  # is told how far a run is
+Signatures = dict[str, tuple[int, int] | None]  # what signature() says of the records of a run
 
 
 class Circumstances(NamedTuple):
@@ -87,7 +88,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     removed.
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
-    before = {run_id: signature(path) for run_id, path in run.record_paths.items()}
+    before = signatures(run)
     kills, code = oom_kills(), hash_of(run.notebook)
     known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
@@ -123,13 +124,17 @@ def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> N
         run.log_path.unlink(missing_ok=True)
 
 
-def new_records(run: Run, before: dict[str, tuple[int, int] | None]) -> dict[str, dict]:
-    """Return {run_id: record} of the records that were written since these signatures."""
-    records = {}
-    for run_id, path in run.record_paths.items():
-        if signature(path) != before[run_id] and (record := read_run(path)):
-            records[run_id] = record
-    return records
+def signatures(run: Run) -> Signatures:
+    """Return {run_id: signature of its record} of a run."""
+    return {run_id: signature(path) for run_id, path in run.record_paths.items()}
+
+
+def new_records(run: Run, before: Signatures) -> dict[str, dict]:
+    """Return {run_id: record} of those records that were written since these signatures."""
+    now = signatures(run)
+    changed = [run_id for run_id in before if before[run_id] != now[run_id]]
+    found = {run_id: read_run(run.record_paths[run_id]) for run_id in changed}
+    return {run_id: record for run_id, record in found.items() if record}
 
 
 def tell_why_unexplained(path: Path, reason: str) -> None:

@@ -79,6 +79,11 @@ class Run(NamedTuple):
         return self.folder / "logs" / f"{self.name}.log"
 
 
+def trainings_in(runs: Iterable[Run]) -> int:
+    """Return how many trainings these runs make."""
+    return sum(len(run.trainings) for run in runs)
+
+
 Comparison = list[Run]  # equal in all but precision and repetition, or the steps of one ladder
 
 
@@ -111,21 +116,18 @@ def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str,
 
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
     """Raise UserError at a -p that none of the studies' notebooks knows."""
-    known = {
-        name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields
-        for name in notebooks_of(studies)
-    }
-    plain = sorted(set().union(*known.values()))
-    of_one_notebook = [
-        f"{notebook}.{parameter}"
-        for notebook, fields in known.items()
-        for parameter in fields
-        if parameter != "repeat"
-    ]
+    plain: set[str] = set()
+    of_one_notebook = []
+    for notebook in notebooks_of(studies):
+        fields = parameters_of(notebooks / f"{notebook}.ipynb")[0].model_fields
+        plain.update(fields)
+        of_one_notebook += [f"{notebook}.{name}" for name in fields if name != "repeat"]
     for name in overrides:
-        if name not in (*plain, *of_one_notebook, "repeats"):
-            hint = did_you_mean(name, of_one_notebook if "." in name else plain, "there are")
-            raise UserError(f"-p {name}: there is no such parameter; {hint}")
+        known = of_one_notebook if "." in name else sorted(plain)
+        if name not in (*known, "repeats"):
+            raise UserError(
+                f"-p {name}: there is no such parameter; {did_you_mean(name, known, 'there are')}"
+            )
 
 
 def in_order(runs: list[Run], comparison: str) -> Comparison:

@@ -165,12 +165,11 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
                 f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}"
             )
         asked.setdefault(name, []).extend([notebook] if notebook else there)
-    return {name: with_notebooks(studies[name], asked[name]) for name in asked}
-
-
-def with_notebooks(study: dict, notebooks: list[str]) -> dict:
-    """Return a study with the runs of these notebooks alone."""
-    return study | {"runs": [run for run in study["runs"] if run["notebook"] in notebooks]}
+    chosen = {}
+    for name, notebooks in asked.items():
+        runs = [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks]
+        chosen[name] = studies[name] | {"runs": runs}
+    return chosen
 
 
 def notebooks_of(studies: Iterable[dict]) -> list[str]:
@@ -205,12 +204,12 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     return overrides
 
 
-def relative_to_root(path: str | Path) -> str:
-    """Return a path relative to ROOT where it lies below, so that no record names a folder of
+def relative_to_root(path: str | Path, root: Path = ROOT) -> str:
+    """Return a path relative to `root` where it lies below, so that no record names a folder of
     this machine.
     """
     path = Path(path).resolve()
-    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def expanded(text: str, option: str) -> Path:
