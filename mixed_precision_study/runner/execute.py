@@ -113,11 +113,16 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
 
 def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> None:
     """Remove the log of a run whose trainings all went well. Where a `reason` is given, it went
-    wrong after its records, which then say why.
+    wrong after its records, which then say so in place of NOT_YET_EXPLAINED.
     """
     if reason:  # it ended while it explained, and would so again
         for path in run.record_paths.values():
-            tell_why_unexplained(path, reason)
+            if not (record := load(path)):
+                continue
+            for name, value in flat_record(record).items():
+                if value == NOT_YET_EXPLAINED:
+                    setattr(record, name, reason)
+            save_record(record, path)
         said = f"went wrong after its record: {reason}"
         say(f"{device.label}  {run.title} {said}", f"{device.label}  {run.name} {said}")
     elif {record["status"] for record in records.values()} == {"ok"}:
@@ -135,17 +140,6 @@ def new_records(run: Run, before: Signatures) -> dict[str, dict]:
     changed = [run_id for run_id in before if before[run_id] != now[run_id]]
     found = {run_id: read_run(run.record_paths[run_id]) for run_id in changed}
     return {run_id: record for run_id, record in found.items() if record}
-
-
-def tell_why_unexplained(path: Path, reason: str) -> None:
-    """Write into a record, in place of NOT_YET_EXPLAINED, why its explanation did not come to an
-    end.
-    """
-    if record := load(path):
-        for name, value in flat_record(record).items():
-            if value == NOT_YET_EXPLAINED:
-                setattr(record, name, reason)
-        save_record(record, path)
 
 
 def watch(

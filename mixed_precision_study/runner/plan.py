@@ -16,7 +16,7 @@ from ..parameters import Parameters, UserError, assignments, checked, declared_b
 from ..store.commit import MALFORMED, code_cells
 from ..store.record import run_id_of
 from .devices import Cards
-from .studies import notebooks_of, relative_to_root
+from .studies import Entry, notebooks_of, relative_to_root
 
 USUAL_CARDS = Cards()
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
@@ -213,22 +213,12 @@ def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
     return found
 
 
-def overrides_for(
-    notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
-    start = f"{notebook}."
-    of_all_first = sorted(overrides, key=lambda name: name.startswith(start))
-    known = {name.removeprefix(start): overrides[name] for name in of_all_first}
-    return {name: value for name, value in known.items() if name in declared.model_fields}
-
-
 def swept_settings(
-    entry: dict,
+    entry: Entry,
     notebooks: Path,
     overrides: Mapping[str, Any],
     room: int,
-    lacking: Collection[str] = (),
+    lacking: Collection[str],
 ) -> list[Setting]:
     """Return what an entry of a study asks for, where the overrides win over all that it sets.
 
@@ -236,14 +226,14 @@ def swept_settings(
     Swept seeds are numbered as repetitions, so that only the first of them explains. Raise
     UserError at the first value that the notebook would refuse, and at more than `room` runs.
     """
-    name = entry["notebook"]
+    name = entry.notebook
     path = notebooks / f"{name}.ipynb"
     declared, cell = parameters_of(path)
-    asked = overrides_for(name, declared, overrides)
-    given = cell | entry.get("parameters", {})
-    swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
-    usual = entry.get("repeats", 1)
-    repeats = overrides.get("repeats", usual)
+    of_this_last = sorted(overrides, key=lambda option: option.startswith(f"{name}."))
+    asked = {option.removeprefix(f"{name}."): overrides[option] for option in of_this_last}
+    asked = {key: value for key, value in asked.items() if key in declared.model_fields}
+    swept = {key: values for key, values in entry.sweep.items() if key not in asked}
+    repeats = overrides.get("repeats", entry.repeats)
     count = math.prod(map(len, swept.values()))
     if count * repeats > room:
         raise UserError(
@@ -253,14 +243,15 @@ def swept_settings(
         lacking = ()
     settings = []
     for values in itertools.product(*swept.values()):
-        combination = given | dict(zip(swept, values, strict=True)) | asked
-        ways = [combination | way | asked for way in entry.get("ways", [{}])]
+        combination = cell | entry.parameters | dict(zip(swept, values, strict=True)) | asked
+        ways = [combination | way | asked for way in entry.ways]
         ways = [checked_for(name, way, declared, lacking) for way in ways]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
-        trainings = count * sum(len(way["precisions"]) for way in ways)
-        minutes = entry.get("minutes", 1) / usual / trainings
+        trainings = entry.repeats * count * sum(len(way["precisions"]) for way in ways)
         names = tuple({*combination, *OF_THE_RUN})
-        settings.append(Setting(path, ways, names, range(first, first + repeats), minutes))
+        settings.append(
+            Setting(path, ways, names, range(first, first + repeats), entry.minutes / trainings)
+        )
     return settings
 
 
@@ -302,15 +293,15 @@ def plan(
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
     left_out = []
-    for entry in study["runs"]:
-        name = entry["notebook"]
+    for entry in map(Entry.model_validate, study["runs"]):
+        name = entry.notebook
         if not on_gpu:
-            if "cpu" not in entry:
+            if entry.cpu is None:
                 left_out.append(name)
                 continue
-            entry = entry | {"parameters": entry["cpu"], "sweep": {}, "repeats": 1, "ways": [{}]}
+            entry = Entry(notebook=name, parameters=entry.cpu, minutes=entry.minutes)
         elif cards.small:
-            entry = entry | {"parameters": entry.get("parameters", {}) | entry.get("small", {})}
+            entry.parameters |= entry.small
         room = MOST_RUNS - len(planned)
         for setting in swept_settings(entry, notebooks, overrides, room, cards.lacking):
             comparison = name

@@ -30,7 +30,7 @@ class Entry(BaseModel):
     sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
     ways: Annotated[list[dict[OfATraining, Any]], Field(min_length=1)] = [{}]
     small: Settings = {}
-    cpu: Settings = {}
+    cpu: Settings | None = None  # without, it needs a GPU
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
     minutes: Annotated[float, Field(ge=0)] = 1
 
@@ -74,13 +74,15 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
         form = StudyForm.model_validate(study)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ", ".join(map(part_in_words, first["loc"]))
+        place = ", ".join(
+            f"entry {part + 1}" if isinstance(part, int) else f"`{part}`" for part in first["loc"]
+        )
         raise UserError(
             f"{where} is wrong{place and ' at ' + place}: {first['msg']}; "
             "see the head of notebooks/studies.yaml."
         ) from None
     for number, entry in enumerate(form.runs, 1):
-        settings = {*entry.parameters, *entry.sweep, *entry.small, *entry.cpu}
+        settings = {*entry.parameters, *entry.sweep, *entry.small, *(entry.cpu or ())}
         if "precisions" in entry.sweep or "repeat" in settings:
             reason = (
                 "must neither sweep `precisions` nor set `repeat`, "
@@ -90,11 +92,6 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
                 f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
             )
     return form
-
-
-def part_in_words(part: str | int) -> str:
-    """Return a part of a place in a study: the number of an entry, or a key."""
-    return f"entry {part + 1}" if isinstance(part, int) else f"`{part}`"
 
 
 def described(form: StudyForm, path: Path) -> dict:
