@@ -46,16 +46,19 @@ def outdated(run: Run, record: dict) -> str | None:
     return None
 
 
-def counting_records(run: Run) -> list[dict]:
-    """Return the records of a run that count: they are explained, and code and data are those of
-    now.
+def counting_records(run: Run, again: str | None) -> list[dict]:
+    """Return the records of a run that count: they are explained, code and data are those of now,
+    and what they hold is not to be made `again`.
     """
+    if again == "all":
+        return []
     records = []
     for path in run.record_paths.values():
         record = read_run(path)
         if not record or outdated(run, record):
             continue
-        if record["status"] != "ok" or record["profile_reason"] != NOT_YET_EXPLAINED:
+        unexplained = record["status"] == "ok" and record["profile_reason"] == NOT_YET_EXPLAINED
+        if not unexplained and not (again == "failed" and record["status"] in RETRIED):
             records.append(record)
     return records
 
@@ -72,10 +75,9 @@ def unfinished(
     gpus = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
     to_do, elsewhere = [], []
     for run in comparison:
-        records = counting_records(run) if again != "all" else []
+        records = counting_records(run, again)
         used = {record["gpu_uuid"] for record in records} - {None}
-        failed = any(record["status"] in RETRIED for record in records)
-        if len(records) < len(run.trainings) or (failed and again == "failed"):
+        if len(records) < len(run.trainings):
             to_do.append(run)
         elif used and gpus and used != gpus:
             elsewhere.append(run)

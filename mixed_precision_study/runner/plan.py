@@ -213,6 +213,16 @@ def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
     return found
 
 
+def overrides_for(
+    notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
+    start = f"{notebook}."
+    of_it_last = sorted(overrides, key=lambda name: name.startswith(start))
+    known = {name.removeprefix(start): overrides[name] for name in of_it_last}
+    return {name: value for name, value in known.items() if name in declared.model_fields}
+
+
 def swept_settings(
     entry: Entry,
     notebooks: Path,
@@ -229,9 +239,7 @@ def swept_settings(
     name = entry.notebook
     path = notebooks / f"{name}.ipynb"
     declared, cell = parameters_of(path)
-    of_this_last = sorted(overrides, key=lambda option: option.startswith(f"{name}."))
-    asked = {option.removeprefix(f"{name}."): overrides[option] for option in of_this_last}
-    asked = {key: value for key, value in asked.items() if key in declared.model_fields}
+    asked = overrides_for(name, declared, overrides)
     swept = {key: values for key, values in entry.sweep.items() if key not in asked}
     repeats = overrides.get("repeats", entry.repeats)
     count = math.prod(map(len, swept.values()))
@@ -244,8 +252,9 @@ def swept_settings(
     settings = []
     for values in itertools.product(*swept.values()):
         combination = cell | entry.parameters | dict(zip(swept, values, strict=True)) | asked
-        ways = [combination | way | asked for way in entry.ways]
-        ways = [checked_for(name, way, declared, lacking) for way in ways]
+        ways = [
+            checked_for(name, combination | way | asked, declared, lacking) for way in entry.ways
+        ]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
         trainings = entry.repeats * count * sum(len(way["precisions"]) for way in ways)
         names = tuple({*combination, *OF_THE_RUN})

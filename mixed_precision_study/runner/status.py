@@ -128,19 +128,26 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     Of a base, as TF32, it is what is now known of the others. On a CPU nothing is said: its times
     mean nothing.
     """
-    from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
-
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     axis = checked_study(record["study"] or {}, "the record").compares()
     runs, own = alike(record, comparison, axis), axis.arm_of(record)
     base = next((arm for arm in reversed(axis.bases) if arm in runs), "")
-    words = []
-    for arm in [own] if own != base else [arm for arm in runs if arm != base]:
-        ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, [])))
-        if ratio and not (ratio["untrained"] or ratio["unlike"]):
-            words.append(f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
-    return f"{way_of(record)}, over {short_name(base)}: {', '.join(words)}" if words else None
+    base_runs = runs.pop(base, [])
+    arms = runs if own == base else [own]
+    words = [short_ratio(arm, runs[arm], base_runs) for arm in arms]
+    found = ", ".join(filter(None, words))
+    return f"{way_of(record)}, over {short_name(base)}: {found}" if found else None
+
+
+def short_ratio(arm: str, runs: list[dict], base_runs: list[dict]) -> str:
+    """Return how many times as fast an arm is, or nothing where its runs are no fair pairs."""
+    from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
+
+    ratio = paired_ratio(paired_runs(runs, base_runs))
+    if not ratio or ratio["untrained"] or ratio["unlike"]:
+        return ""
+    return f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
 
 
 def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[dict]]:
