@@ -136,10 +136,11 @@ def signatures(run: Run) -> Signatures:
 
 def new_records(run: Run, before: Signatures) -> dict[str, dict]:
     """Return {run_id: record} of those records that were written since these signatures."""
-    now = signatures(run)
-    changed = [run_id for run_id in before if before[run_id] != now[run_id]]
-    found = {run_id: read_run(run.record_paths[run_id]) for run_id in changed}
-    return {run_id: record for run_id, record in found.items() if record}
+    paths, records = run.record_paths, {}
+    for run_id, known in before.items():
+        if signature(paths[run_id]) != known and (record := read_run(paths[run_id])):
+            records[run_id] = record
+    return records
 
 
 def watch(
