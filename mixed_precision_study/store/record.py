@@ -371,7 +371,7 @@ class RunRecord(Section):
 
 def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
-    places: dict[str, tuple] = {}
+    places: dict = {}
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -580,13 +580,13 @@ def lifted(flat: dict) -> dict:
             f"version {version} wrote it; only records of 0.3 and later are read, "
             "so read it with 0.3"
         )
-    given: dict[str, Any] = {
+    given: dict = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
         **MARGINS_OF_0_3.get(str(flat.get("metric_name")), {}),
         **flat,
         "schema_version": 2,  # of the nested form
     }
-    nested: dict = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
+    nested = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
     for name in given.keys() - nested["settings"].keys():
         part = nested
         for step in PLACES.get(name, ("run",)):

@@ -37,7 +37,7 @@ class WideResNet(torch.nn.Module):
         self, classes: int, dropout: float, momentum: float = 0.1, depth: int = 28, width: int = 10
     ):
         super().__init__()
-        layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)]
+        layers: list = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)]
         inputs = 16
         for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
             for number in range((depth - 4) // 6):
