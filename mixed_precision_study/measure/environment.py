@@ -85,12 +85,6 @@ def host_identity() -> str | None:
     return digest(f"mixed precision study {identity}")[:12] if identity else None
 
 
-def process_identity() -> str:
-    """Return 12 hex digits that tell this process from others, on this host and elsewhere."""
-    words = f"{host_identity()} {os.getpid()} {psutil.Process().create_time()}"
-    return digest(words)[:12]
-
-
 def describe_environment(record: RunRecord, device: Any) -> None:
     """Fill in the device, the versions and the host."""
     import torch
@@ -100,6 +94,9 @@ def describe_environment(record: RunRecord, device: Any) -> None:
         cores = len(os.sched_getaffinity(0))
     with suppress(PackageNotFoundError):  # language models do without it
         record.timm_version = version("timm")
+    host = host_identity()
+    # the number of a process returns after a while, and on another host
+    process = f"{host} {os.getpid()} {psutil.Process().create_time()}"
     record.fill(
         device_type=device.type,
         torch_version=torch.__version__,
@@ -108,8 +105,8 @@ def describe_environment(record: RunRecord, device: Any) -> None:
         host_cores=cores,
         host_threads=torch.get_num_threads(),
         host_cpu=cpu_model(),
-        host_id=host_identity(),
-        process_id=process_identity(),
+        host_id=host,
+        process_id=digest(process)[:12],
         package_version=__version__,
         commit=suite_commit(),
     )

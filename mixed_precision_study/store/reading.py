@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePath
 
-from .files import check_is_file, read_file
+from .files import MAX_FILE_BYTES, check_is_file, read_file
 from .record import flat_record, record_of
 
 MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
@@ -74,4 +74,10 @@ def json_entries(path: Path, name: str) -> Iterator[tuple[str, Callable[[], byte
         if sum(entry.file_size for entry in entries) > MAX_ARCHIVE_BYTES:
             raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
         for entry in entries:
-            yield f"{name}/{entry.filename}", partial(archive.read, entry)
+            yield f"{name}/{entry.filename}", partial(read_entry, archive, entry)
+
+
+def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the contents of a file in an archive up to MAX_FILE_BYTES, as read_file() does."""
+    with archive.open(entry) as opened:
+        return opened.read(MAX_FILE_BYTES)
