@@ -518,48 +518,6 @@ def as_json(value: dict) -> dict:
     return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
-# the parameters of version 0.3, whose records are flat; all other keys are fields
-SETTINGS_OF_0_3 = {
-    "dataset",
-    "model",
-    "precisions",
-    "batch_size",
-    "epochs",
-    "max_steps",
-    "lr",
-    "loss_scale",
-    "execution",
-    "memory_limit_gib",
-    "seed",
-    "data_dir",
-    "output_dir",
-    "compile_mode",
-    "scaler",
-    "rounding",
-    "repeat",
-    "clip",
-    "accumulate",
-    "channels_last",
-    "optimizer",
-    "image_size",
-    "schedule",
-    "batchnorm_momentum",
-    "dropout",
-    "log_every",
-    "keep_batchnorm_fp32",
-    "loader",
-    "num_workers",
-    "csv_path",
-    "image_height",
-    "image_width",
-    "loss_function",
-    "bptt",
-    "units",
-    "layers",
-    "heads",
-    "generate_words",
-    "temperature",
-}
 # up to which a difference of a metric from fp32 counts as equivalent, and whether it is a share
 MARGINS_OF_0_3 = {
     "accuracy": {"metric_margin": 0.002},
@@ -586,12 +544,15 @@ def lifted(flat: dict) -> dict:
         **flat,
         "schema_version": 2,  # of the nested form
     }
-    nested = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
-    for name in given.keys() - nested["settings"].keys():
+    nested: dict = {}
+    for name, value in given.items():
         part = nested
-        for step in PLACES.get(name, ("run",)):
+        # a record of 0.3 is flat: what is no field is a parameter
+        for step in PLACES.get(name, ("settings",)):
             part = part.setdefault(step, {})
-        part[name] = given[name]
+        part[name] = value
+    # the only field of 0.3 that no record has today
+    nested["settings"].pop("ceiling_conv_tflop_per_second", None)
     return nested
 
 
