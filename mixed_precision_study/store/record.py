@@ -544,7 +544,7 @@ def lifted(flat: dict) -> dict:
         **flat,
         "schema_version": 2,  # of the nested form
     }
-    nested: dict = {}
+    nested: dict = {"settings": {}}
     for name, value in given.items():
         part = nested
         # a record of 0.3 is flat: what is no field is a parameter

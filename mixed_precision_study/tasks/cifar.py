@@ -29,7 +29,6 @@ CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "made-up data"}
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
 
@@ -158,7 +157,7 @@ def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
         labelled = [
             (path, label)
             for label, name in enumerate(classes)
-            for path in images_in(folder / part / name, SUFFIXES)
+            for path in images_in(folder / part / name)
         ]
         samples += labelled
         counts.append(len(labelled))
