@@ -3,6 +3,7 @@ them.
 """
 
 import functools
+import hashlib
 import os
 import platform
 import re
@@ -82,7 +83,8 @@ def host_identity() -> str | None:
     identity = platform.node() + "".join(sorted(uuid for _, uuid, _ in installed_gpus()))
     with suppress(OSError):
         identity += Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace").strip()
-    return digest(f"mixed precision study {identity}")[:12] if identity else None
+    text = f"mixed precision study {identity}"  # hashed as in the records that there are
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if identity else None
 
 
 def describe_environment(record: RunRecord, device: Any) -> None:
