@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import RUNNER_ENV
+from .explain.attention import read_attention, use_attention
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.memory_breakdown import read_memory_breakdown
@@ -307,7 +308,8 @@ class Experiment:
                     self.train_and_evaluate(record, precision)
             for record in records.values():
                 if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
-                    self.explain_afterwards(record)
+                    with backends_as_found():
+                        self.explain_afterwards(record)
                     with suppress(RuntimeError):  # a lost device must not cost the records
                         memory.release_memory(self.device)
         return list(records.values())
@@ -405,7 +407,10 @@ class Experiment:
             self.explain_trained(record, trainer, size)
 
     def warmed_up(self, record: RunRecord, precision: str) -> tuple[Trainer, int]:
-        """Return a Trainer that is ready for its first timed step, and its batch size."""
+        """Return a Trainer that is ready for its first timed step, and its batch size.
+
+        A setting `attention` may name the one backend that computes attention.
+        """
         settings, data = self.parameters, self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         if "compile" in settings.execution:
@@ -429,8 +434,10 @@ class Experiment:
         record.steps_per_epoch = min(data.steps_per_epoch(size), settings.max_steps or sys.maxsize)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
+        batches = partial(self.batches, 0, precision, size)
+        use_attention(getattr(settings, "attention", None), trainer, batches)
         describe_trainer(record, trainer)
-        warm_up(record, trainer, partial(self.batches, 0, precision, size))
+        warm_up(record, trainer, batches)
         read_switches(record, trainer)
         torch.manual_seed(settings.seed)
         return trainer, size
@@ -488,6 +495,8 @@ class Experiment:
             self.explain_trained(other, trainer, size)
             for part in EXPLAINING:
                 setattr(record.measured, part, getattr(other.measured, part))
+        except Failed as error:  # what was measured is not what was asked for
+            record.status, record.reason = "failed", str(error)
         except Exception as error:  # the run itself is measured and must not be lost
             leave_unexplained(record, error_line(error))
             memory.clear_tracebacks(error)
@@ -537,7 +546,7 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
     mode = PRECISIONS[record.precision]
     record.inference_reason = record.profile_reason = reason
-    record.limit_reason = record.ledger_reason = reason
+    record.limit_reason = record.ledger_reason = record.attention_reason = reason
     if "fp16" in record.precision:
         record.gradient_reason = reason
     if mode["weights"] != torch.float32 and not mode["masters"]:
@@ -562,6 +571,7 @@ def explain(
         ("inference", partial(measure_inference, infer=infer)),
         ("ledger", read_memory_breakdown),
         ("profile", profile_steps),
+        ("attention", read_attention),
         ("limit", count_work),
         ("limit", measure_limits),
         ("gradient", read_gradients),
@@ -577,6 +587,8 @@ def explain(
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
                 measure(record, trainer, given)
+        except Failed:
+            raise
         except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, f"{what}_reason", error_line(error))
 

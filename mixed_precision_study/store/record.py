@@ -258,6 +258,11 @@ class Kernels(Section):
     fp8_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
     kernel_family_fractions: list[NamedShare] = []  # [family, fraction of kernel time]
     profile_reason: MaybeText = None  # why there is no profile
+    # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
+    attention_forward: MaybeText = None
+    # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
+    attention_backward: MaybeText = None
+    attention_reason: MaybeText = None  # why no other one did, by PyTorch, or why none is known
 
 
 class Work(Section):
