@@ -46,6 +46,8 @@ def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str |
     folder = base / parameters["data_dir"]
     if dataset != "folder":
         folder = folder / (auto if auto and dataset == "auto" else dataset)
+    if folder.is_file():  # a text
+        return [folder]
     if (folder / "train").is_dir():
         found = [path for part in ("train", "test") for path in sorted((folder / part).rglob("*"))]
         return [path for path in found if path.is_file()]

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS
+from conftest import NOTEBOOKS
 from tiny_suite import entry, write_notebook, write_suite
 
 from mixed_precision_study.parameters import UserError
@@ -13,6 +13,10 @@ from mixed_precision_study.store.record import run_id_of
 
 STUDIES = load_studies(NOTEBOOKS / "studies.yaml")
 FOUR = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+
+
+def notebooks_of(study):
+    return {entry["notebook"] for entry in STUDIES[study]["runs"]}
 
 
 def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS):
@@ -55,7 +59,7 @@ def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, stu
 
 def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
     comparisons = planned(tmp_path, "ladder")
-    assert {runs[0].notebook.stem for runs in comparisons} == set(EXPERIMENTS)
+    assert {runs[0].notebook.stem for runs in comparisons} == notebooks_of("ladder")
     for runs in comparisons:
         blocks = [
             [run for run in runs if run.parameters["repeat"] == number] for number in range(4)
@@ -119,7 +123,7 @@ def test_a_notebook_without_plain_parameters_stops(tmp_path, source):
 def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
     planned_runs = planned(tmp_path, "quick", ("lstm_language_model.seed", "7"), ("seed", "3"))
     assert {runs[0].notebook.stem: runs[0].parameters["seed"] for runs in planned_runs} == {
-        **dict.fromkeys(EXPERIMENTS, 3),
+        **dict.fromkeys(notebooks_of("quick"), 3),
         "lstm_language_model": 7,
     }
 
