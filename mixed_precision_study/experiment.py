@@ -495,8 +495,6 @@ class Experiment:
             self.explain_trained(other, trainer, size)
             for part in EXPLAINING:
                 setattr(record.measured, part, getattr(other.measured, part))
-        except Failed as error:  # what was measured is not what was asked for
-            record.status, record.reason = "failed", str(error)
         except Exception as error:  # the run itself is measured and must not be lost
             leave_unexplained(record, error_line(error))
             memory.clear_tracebacks(error)
@@ -587,8 +585,6 @@ def explain(
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
                 measure(record, trainer, given)
-        except Failed:
-            raise
         except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, f"{what}_reason", error_line(error))
 

@@ -464,7 +464,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.study = record.study or given_study()
     if reason := refused(record):
         record.measured, record.quality = Measured(), Quality()
-        record.status, record.reason = "failed", f"its record could not be read, because {reason}"
+        record.status, record.reason = "failed", f"its record would be wrong, because {reason}"
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)
@@ -631,6 +631,10 @@ def contradiction(record: RunRecord) -> str | None:
         return "status ok, but no batch_size_used"
     if not record.epoch_seconds:
         return "status ok, but no epoch_seconds"
+    asked = record.settings.get("attention")
+    ran = {record.attention_forward, record.attention_backward} - {None}
+    if asked in ("cudnn", "flash", "efficient", "math") and ran - {asked}:
+        return f"attention {asked} was asked for, but {' and '.join(ran)} ran"
     peak = record.peak_allocated_mib
     if peak is not None and peak <= (record.data_on_device_mib or 0):
         return "status ok, but no peak_allocated_mib above data_on_device_mib"
