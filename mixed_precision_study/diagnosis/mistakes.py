@@ -60,6 +60,8 @@ SENTENCES = {
     "anomaly detection": "Anomaly detection is on, which is slow. Switch it on for single steps only.",
     "TF32 off": 'TF32 is off for {share:.0%} of the arithmetic. Try torch.set_float32_matmul_precision("high").',
     "waits": "The CPU waits for the GPU in every step at {place}. Read values once in a hundred steps.",
+    "slow attention": "Attention runs in PyTorch's {kernel} kernel, because of how it is called. Of FlashAttention"
+    " PyTorch says: {flash} Of cuDNN's: {cudnn}",
     "memory not pinned": "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking.",
     "memory grows": "Each step keeps {mib:.0f} MiB, as a sum of losses does. Keep what you need by .detach().cpu().",
 }
@@ -152,6 +154,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple]:
         "steps skipped": len(seen.found) > 1,
         "stale weights": not is_cast,
         "evaluation not finite": "buffers not finite" in seen.found,
+        # older GPUs, which have no TF32, have no fast kernel either
+        "slow attention": not seen.matmul_switch,
     }
     yield from (one for one in seen.found.items() if not explained.get(one[0]))
     bad = [one for one in seen.losses if not math.isfinite(one)]
