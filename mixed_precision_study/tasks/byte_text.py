@@ -1,6 +1,5 @@
 """A text as bytes, cut into windows of one length: WikiText-2, any text file, or made-up tokens."""
 
-import math
 import random
 from collections.abc import Iterator
 from functools import partial
@@ -37,11 +36,6 @@ class ByteText(Text):
     """Batches of windows of a text, in a random order that seed and epoch give. A batch is (tokens,
     next tokens), both int64 (size, context).
     """
-
-    @property
-    def chance(self) -> float:
-        """The bits a token of guessing by the frequency of each token in the training text."""
-        return math.log2(super().chance)
 
     def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
         """Yield windows of one length, which are never joined, because a GPT reads no more."""
