@@ -66,7 +66,7 @@ def test_each_step_on_a_gpu_is_that_of_a_plain_loop(precision, execution):
     assert ours == pytest.approx(plain, abs=10 * NEAR[precision])
 
 
-def test_a_record_has_the_means_of_a_plain_loop_and_bits_of_the_held_out_text():
+def test_a_record_has_the_means_and_bits_of_a_plain_loop():
     given = SMALL | {"precisions": ["fp32"], "epochs": 2}
     names = run_cells("transformer", "run", **given)
     (record,), data = names["records"], names["data"]
@@ -123,7 +123,7 @@ def test_attention_takes_the_type_that_is_asked_for(monkeypatch):
     assert seen[-2:] == [torch.float32, torch.float32] and seen.count(torch.bfloat16) >= 4
 
 
-def test_trained_weights_begin_another_training_and_tell_it_apart(tmp_path):
+def test_trained_weights_begin_another_training(tmp_path):
     given = SMALL | {"precisions": ["fp32"], "lr": 0.01, "save_to": str(tmp_path / "weights")}
     (first,) = run_cells("transformer", "run", **given)["records"]
     file = str(tmp_path / "weights-fp32.pt")

@@ -93,7 +93,7 @@ def use_attention(asked: Any, trainer: Any, batches: Callable) -> None:
 
 
 def read_attention(record: Any, trainer: Any, batches: Iterator) -> None:
-    """Note which backend computed attention, as the profile has seen it, and why no other one did."""
+    """Note which backend computed attention, as the profile has seen it, and why no other did."""
     refusals = refusals_in(trainer, next(batches))
     if refusals is None or record.kernels_per_step is None:
         record.attention_reason = "no profile has seen scaled_dot_product_attention"

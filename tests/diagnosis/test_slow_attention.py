@@ -1,5 +1,5 @@
-"""diagnose() and attention: a slow kernel is named with PyTorch's reasons, and only where a fast one
-would run.
+"""diagnose() and attention: a slow kernel is named with PyTorch's reasons, and only where a fast
+one would run.
 """
 
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ def read(event, reasons, monkeypatch, types=("bfloat16",)):
 
 
 @pytest.mark.parametrize(("name", "kind", "reasons", "kernel"), FOUND)
-def test_a_slow_kernel_is_named_where_both_fast_ones_are_refused(
+def test_a_slow_kernel_is_named_where_fast_ones_are_refused(
     name, kind, reasons, kernel, monkeypatch
 ):
     event = event_of(name, kind, [[2, 4, 8, 16], [2, 4, 9, 16], [2, 4, 9, 16], [2, 4, 8, 9]])
@@ -110,9 +110,7 @@ def switches():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [*FAULTY, "sound", "TF32"])
-def test_on_a_gpu_four_faults_are_named_with_the_reason_and_two_sound_loops_are_left_alone(
-    kind, switches
-):
+def test_on_a_gpu_faults_are_named_and_sound_loops_are_not(kind, switches):
     if kind in ("mask", "head size", "switched off"):
         torch.backends.cuda.enable_cudnn_sdp(False)  # which takes masks and large heads on some
     if kind == "switched off":

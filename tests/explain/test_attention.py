@@ -1,4 +1,4 @@
-"""Which kernel computed attention: told by names, forced by switches, and why another did not run."""
+"""Which kernel computed attention: told by names, forced by switches, and why no other one ran."""
 
 import csv
 import warnings
@@ -79,7 +79,7 @@ def trainer_of(step=attend):
 
 
 @pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_switches_force_a_backend_in_eager_mode_and_compiled(compiles):
+def test_switches_force_a_backend_in_eager_mode_and_compiled(compiles):
     found = {}
     for asked in ("flash", "math", "flash"):
         torch._dynamo.reset()
@@ -95,7 +95,7 @@ def enabled(name):
 
 
 @pytest.mark.slow
-def test_pytorchs_cache_of_compiled_models_knows_no_switch_so_a_context_around_one_may_change_nothing():
+def test_the_cache_of_compiled_models_knows_no_switch():
     """That is why Trainer compiles without this cache."""
     with config.patch(enable_autograd_cache=True):
         ran = []
@@ -114,7 +114,7 @@ def test_what_names_no_backend_changes_no_switch():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there they may run")
 @pytest.mark.parametrize("asked", ["cudnn", "efficient"])
-def test_a_backend_that_cannot_run_is_unsupported_with_the_reason(asked):
+def test_a_backend_that_cannot_run_is_unsupported(asked):
     says = pytest.raises(Unsupported, match=f"{asked} cannot run here: It needs an NVIDIA GPU")
     with says, backends_as_found():
         use_attention(asked, trainer_of(), lambda: iter([None]))
@@ -149,9 +149,7 @@ def with_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_the_reasons_are_pytorchs_own_of_the_types_that_autocast_gives(
-    autocast, with_gpu, monkeypatch
-):
+def test_reasons_are_of_the_types_that_autocast_gives(autocast, with_gpu, monkeypatch):
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: autocast)
     refusals = refusals_in(trainer_of(), None)
     assert refusals["cudnn"] == "cudnn wants half"
@@ -164,7 +162,7 @@ def test_the_reasons_are_pytorchs_own_of_the_types_that_autocast_gives(
     assert {*refusals_in(in_order, None)} >= {"cudnn"}
 
 
-def test_attention_is_found_in_modules_of_pytorch_and_not_where_there_is_none():
+def test_attention_is_found_in_modules_of_pytorch():
     layer = torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
     assert refusals_in(trainer_of(lambda: layer(torch.zeros(1, 4, 16))), None) is not None
     assert refusals_in(trainer_of(lambda: functional.softmax(torch.zeros(3), 0)), None) is None
@@ -190,7 +188,7 @@ def test_a_record_says_what_ran_and_why_no_other_did(with_gpu):
     assert record.attention_forward == record.attention_backward == "math"
 
 
-def test_without_a_profile_or_a_call_nothing_is_said_of_a_kernel(with_gpu):
+def test_without_a_profile_or_call_nothing_is_said_of_a_kernel(with_gpu):
     record = make_record()
     read_attention(record, trainer_of(), iter([None]))
     assert record.attention_forward is None and "profile" in record.attention_reason
@@ -200,7 +198,7 @@ def test_without_a_profile_or_a_call_nothing_is_said_of_a_kernel(with_gpu):
 
 
 @pytest.mark.parametrize("asked", ["cudnn", "flash", "math", "efficient", "auto", "se", None])
-def test_a_training_in_which_another_backend_ran_than_was_asked_for_has_failed(asked, tmp_path):
+def test_a_training_with_another_backend_than_asked_has_failed(asked, tmp_path):
     record = record_of(RAN[2][0], asked)
     record.status, record.batch_size_used, record.epoch_seconds = "ok", 8, [1.0]
     written = load(write_record(record, tmp_path))
@@ -242,7 +240,7 @@ def test_the_backend_that_is_asked_for_runs_on_a_gpu(asked, execution):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("asked", ["cudnn", "flash"])
-def test_on_a_gpu_tf32_is_unsupported_where_a_kernel_takes_16_bits_alone(asked):
+def test_tf32_is_unsupported_where_a_kernel_takes_16_bits_alone(asked):
     given = {"dataset": "synthetic", "width": 64, "layers": 1, "context": 64, "max_steps": 3}
     records = run_cells("transformer", "run", **given, precisions=["tf32"], attention=asked)
     (record,) = records["records"]
