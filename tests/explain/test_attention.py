@@ -96,14 +96,15 @@ def enabled(name):
 
 @pytest.mark.slow
 def test_the_cache_of_compiled_models_knows_no_switch():
-    """That is why Trainer compiles without this cache."""
+    """That is why the suite compiles without this cache, and sets switches."""
     with config.patch(enable_autograd_cache=True):
-        ran = []
+        ran, inputs = [], torch.randn(2, 4, 16, 16, requires_grad=True)
         for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
             torch._dynamo.reset()
             with sdpa_kernel(backend):
-                ran.append(operations(torch.compile(attend)))
-    assert ran[0]
+                call = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x) + 3)
+                ran.append(operations(lambda call=call: call(inputs)))
+    assert ran == [True, True]  # where the second one asked for plain arithmetic
 
 
 def test_what_names_no_backend_changes_no_switch():
