@@ -65,8 +65,17 @@ def results(name):
     return place
 
 
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def read_notebook(name):
-    return json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+    return read_json(NOTEBOOKS / f"{name}.ipynb")
+
+
+def seeded(seed):
+    """Return a generator of random numbers that are the same each time."""
+    return torch.Generator().manual_seed(seed)
 
 
 def code_cells(name):

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from conftest import ENVIRONMENT
+from conftest import ENVIRONMENT, read_json
 
 
 def papermill(notebook, folder, environment=None, options=(), **parameters):
@@ -34,7 +34,7 @@ def papermill(notebook, folder, environment=None, options=(), **parameters):
 
 def executed(folder):
     """Return what papermill has written in a folder."""
-    return json.loads((folder / "out.ipynb").read_text(encoding="utf-8"))
+    return read_json(folder / "out.ipynb")
 
 
 def outputs_of(notebook, kind=None):

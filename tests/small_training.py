@@ -7,6 +7,7 @@ import math
 from functools import partial
 
 import torch
+from conftest import seeded
 from torch import nn
 from torch.nn import functional
 
@@ -41,7 +42,7 @@ def compute_loss(network, batch, hidden):
 
 
 def make_batch(seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(
         4, (16,), generator=generator
     )
@@ -179,5 +180,5 @@ def word_loss(network, batch, hidden):
 
 
 def text(seed):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return tuple(torch.randint(16, (5, 3), generator=generator) for _ in range(2))

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from conftest import read_json, seeded
 from small_training import CPU, make_record
 from torch import nn
 
@@ -71,7 +72,7 @@ def test_an_exception_becomes_the_status(error, status, reason, capsys):
     record = make_record()
     with guarded(record, "out", CPU):
         raise error
-    written = json.loads((Path("out") / f"{record.run_id}.json").read_text())["run"]
+    written = read_json(Path("out") / f"{record.run_id}.json")["run"]
     assert (written["status"], written["reason"]) == (status, reason)
     assert written["started_at"] <= written["finished_at"]
     assert ("Traceback" in capsys.readouterr().out) is (status == "failed")
@@ -119,9 +120,7 @@ def test_a_run_begins_without_workspaces_and_old_peaks(monkeypatch):
         assert calls == ["clear_workspaces", "memory.reset_peaks", "describe_environment"]
         assert record.status == "failed"  # "ok" only at the end
     assert (
-        json.loads((Path("out") / f"{record.run_id}.json").read_text())["run"]["status"]
-        == record.status
-        == "ok"
+        read_json(Path("out") / f"{record.run_id}.json")["run"]["status"] == record.status == "ok"
     )
 
 
@@ -138,7 +137,7 @@ def test_an_error_becomes_a_line_that_ends_with_a_sentence():
     assert error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
 
 
-PLACES = torch.randn(96, 2, generator=torch.Generator().manual_seed(0))
+PLACES = torch.randn(96, 2, generator=seeded(0))
 ABOVE = (PLACES.sum(1) > 0).long()
 
 
@@ -364,7 +363,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
         ).run()
     assert order == [1]  # the model was tried out, because what explains trains on
     (path,) = Path("outputs").glob("*.json")
-    kept = records.flat_record(records.record_of(json.loads(path.read_text())))
+    kept = records.flat_record(records.record_of(read_json(path)))
     assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
     assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
     assert kept["profile_reason"] == kept["inference_reason"] == NOT_YET_EXPLAINED

@@ -11,13 +11,11 @@ import sys
 
 import pytest
 import torch
-from conftest import ENVIRONMENT, EXPERIMENTS, ROOT
+from conftest import ENVIRONMENT, EXPERIMENTS, ROOT, read_json
 from golden import trace
 
 FOLDER = ROOT / "tests/golden"
-GOLDEN, ON_GPU = (
-    json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu")
-)
+GOLDEN, ON_GPU = (read_json(FOLDER / f"{name}.json") for name in ("cpu", "gpu"))
 HERE = {
     "torch": torch.__version__,
     "cpu": platform.machine(),
@@ -54,7 +52,7 @@ def recorded_anew(folder, name, *options, hidden=""):
     }
     done = subprocess.run([*command, *options], **process)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads((folder / "new.json").read_text(encoding="utf-8"))
+    return read_json(folder / "new.json")
 
 
 def assert_same(names, new, golden=GOLDEN, here=HERE):

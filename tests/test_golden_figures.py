@@ -3,19 +3,15 @@ figures.py.
 """
 
 import copy
-import json
 
 import matplotlib
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read_json
 from golden import figures
 
 FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-h200", "neighbour-h200")
-RECORDED = {
-    path.stem: json.loads(path.read_text(encoding="utf-8"))
-    for path in sorted(FOLDER.glob("*.json"))
-}
+RECORDED = {path.stem: read_json(path) for path in sorted(FOLDER.glob("*.json"))}
 VERSION = (FOLDER / "matplotlib.txt").read_text(encoding="utf-8").strip()
 DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import EXPERIMENTS, experiment_of, run_cells
+from conftest import EXPERIMENTS, experiment_of, run_cells, seeded
 from memory_blocks import COUNTED, blocks_at_peak
 from small_training import (
     MODES,
@@ -98,7 +98,7 @@ def test_events_and_ledger_add_up():
 
 def test_tf32_and_ieee_really_differ():
     supported("tf32")
-    a, b = (torch.randn(512, 512, generator=torch.Generator().manual_seed(n)) for n in (0, 1))
+    a, b = (torch.randn(512, 512, generator=seeded(n)) for n in (0, 1))
     exact = a.double() @ b.double()
     errors = {}
     for precision in ("fp32", "tf32"):

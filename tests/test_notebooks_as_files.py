@@ -36,7 +36,7 @@ def test_one_click_opens_it_with_a_gpu_where_it_trains(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", (*TRAIN, "summary"))
-def test_the_first_cell_has_the_badges_and_code_is_short_or_folded(name):
+def test_badges_come_first_and_code_is_short_or_folded(name):
     cells = read_notebook(name)["cells"]
     assert cells[0]["cell_type"] == "markdown" and "<!-- badges -->" in "".join(cells[0]["source"])
     folded = {cell["id"]: cell for cell in cells if cell["id"] in ("finder", "report")}
@@ -46,7 +46,7 @@ def test_the_first_cell_has_the_badges_and_code_is_short_or_folded(name):
     assert len(lines) <= MOST_LINES
 
 
-def test_a_persons_own_model_comes_first_of_the_standalone_notebooks(tmp_path):
+def test_your_model_is_the_first_standalone_notebook(tmp_path):
     assert next(standalone.build(tmp_path)).stem == "your_model"
 
 
@@ -107,7 +107,7 @@ def test_by_default_the_second_example_only_says_how_to_run_it(monkeypatch, caps
 
 
 @pytest.mark.parametrize(("installed", "said"), [(True, "random"), (False, "pip install")])
-def test_without_transformers_or_network_one_sentence_says_what_to_do(monkeypatch, installed, said):
+def test_no_transformers_or_network_is_one_sentence(monkeypatch, installed, said):
     with pytest.raises(UserError, match=said) as error:
         run_example(monkeypatch, "elsewhere", installed)
     assert "\n" not in str(error.value)

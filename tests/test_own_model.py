@@ -14,7 +14,7 @@ import warnings
 import numpy
 import pytest
 import torch
-from conftest import run_cells
+from conftest import run_cells, seeded
 from small_training import sgd_trainer
 from torch import nn
 from torch.backends import cudnn
@@ -42,7 +42,7 @@ from mixed_precision_study.train.precision import (
 from mixed_precision_study.train.step import training_step
 
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
-INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))
+INPUTS = torch.randn(70, 16, generator=seeded(0))
 LABELS = INPUTS.sum(1, keepdim=True)
 SAMPLES = torch.utils.data.TensorDataset(INPUTS, LABELS)
 
@@ -79,7 +79,7 @@ class Sample:
 
 
 Pair = collections.namedtuple("Pair", "x y")
-FEATURES = [torch.randn(6, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+FEATURES = [torch.randn(6, 16, generator=seeded(seed)) for seed in range(4)]
 ANSWERS = [[seed % 3, *range(5)] for seed in range(4)]  # another list in each batch
 
 

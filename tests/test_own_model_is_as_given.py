@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, seeded
 from small_training import losses_of_a_loop
 from torch import nn
 from torch.backends import cudnn
@@ -25,7 +25,7 @@ from mixed_precision_study.tasks.iterable import IterableData
 from mixed_precision_study.train.precision import switches_now
 from mixed_precision_study.train.step import training_step
 
-INPUTS = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+INPUTS = torch.randn(32, 16, generator=seeded(0))
 LABELS = INPUTS.sum(1, keepdim=True)
 BATCHES = list(zip(INPUTS.split(8), LABELS.split(8), strict=True))
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01, "max_steps": 9}
@@ -407,7 +407,7 @@ def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
     def padded(samples):
         return nn.utils.rnn.pad_sequence(samples, batch_first=True)
 
-    for generator in (None, torch.Generator().manual_seed(3)):
+    for generator in (None, seeded(3)):
         loader = torch.utils.data.DataLoader(
             texts, 2, shuffle=True, collate_fn=padded, generator=generator
         )

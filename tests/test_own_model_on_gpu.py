@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import run_cells
+from conftest import run_cells, seeded
 from torch import nn
 
 from mixed_precision_study import compare
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 def dict_batches(count=40):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     tokens = torch.randint(1024, (count, 32, 64), generator=generator)
     return [{"tokens": batch, "labels": batch.roll(-1, 1)} for batch in tokens]
 

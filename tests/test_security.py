@@ -8,7 +8,7 @@ import re
 from html.parser import HTMLParser
 
 import made_up_records as made_up
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, read_json
 from drawn_reports import write_all
 from nbconvert import HTMLExporter  # as JupyterLab writes it, which escapes less than our own page
 from nbconvert.filters import markdown2html
@@ -121,7 +121,7 @@ def with_markup(value, name):
 def spoil(folder, kept):
     """Put markup into every text field of every record below `folder`, but for those in `kept`."""
     for path in folder.rglob("*.json"):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
         if "run" in value:
             probes = value["measured"]["time"]["batch_probes"] or [
                 [256, "ok", 1.0, 1.0],

@@ -5,9 +5,8 @@ Each class is made when it is first asked for, so that neither framework is need
 They take the options of diagnose(), as in `trainer.add_callback(TrainerDiagnosis(after=1000))`.
 """
 
-import sys
+import inspect
 from contextlib import ExitStack
-from traceback import walk_stack
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -43,7 +42,7 @@ def trainer_diagnosis() -> type:
             self.begin()
             # the Trainer does not hand itself over, but it is in a frame above; where it is not, a
             # stand-in is watched, because nothing may raise in a training
-            callers = [frame.f_locals.get("self") for frame, _ in walk_stack(sys._getframe())]
+            callers = [caller.frame.f_locals.get("self") for caller in inspect.stack(0)]
             trainer: Any = next((one for one in callers if hasattr(one, "training_step")), Mock())
             before = trainer.training_step
 
@@ -88,6 +87,6 @@ MAKERS = {"TrainerDiagnosis": trainer_diagnosis, "LightningDiagnosis": lightning
 
 def __getattr__(name: str) -> Any:
     if name not in MAKERS:
-        raise AttributeError(f"module {__name__} has no attribute {name}")
+        raise AttributeError(f"{__name__} has no {name}")
     globals()[name] = MAKERS[name]()
     return globals()[name]

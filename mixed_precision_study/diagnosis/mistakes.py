@@ -206,8 +206,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         said = [self.ended_by, *(f"Mistake: {mistake.sentence}" for mistake in self.mistakes)]
-        took_step = "step" in self.events or "scaler_step" in self.events
-        if not self.ended_by and not took_step:
+        steps_taken = {"step", "scaler_step"} & {*self.events}
+        if not self.ended_by and not steps_taken:
             said.append(NO_STEP)
         elif said == [""] and not self.unseen:
             said.append("No mistake was found.")

@@ -87,6 +87,7 @@ def article_rows(times: pd.DataFrame) -> pd.DataFrame:
             "panel": f"{one.article}, {one.year}",
             "about": "times as fast as fp32; coloured: here",
             "row": row,
+            "ranged": False,
         }
         there = dict(arm=one.card, ratio=one.theirs, label=one.card, colour=SOFT, mark="o")
         colour, mark = LOOKS[ours["precision"]]
@@ -100,7 +101,6 @@ def article_rows(times: pd.DataFrame) -> pd.DataFrame:
         "panel", key=lambda names: names.map([*names.unique()].index), kind="stable"
     )
     found["label"] += found.ratio.map(" {:.2f}×".format)
-    found = found.fillna({"ranged": False})
     return found.assign(seconds=float("nan"), takes="", strong=False)
 
 

@@ -196,6 +196,7 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     share = share.where(share < LONG_LABEL, 0.05)  # a longer one stands at the left of its dot
     reach = least * (ends.max(axis=1) / least) ** (1 / (1 - share))
     most = max(MOST_RATIO, reach.max())
+    least = min(least, most**-0.22)  # room for the word at the left of 1
     with chart_style():
         return [draw_dots(panel, (least, most)) for _, panel in rows.groupby("panel", sort=False)]
 

@@ -187,7 +187,7 @@ def are_usual(values: Any) -> bool:
 OWN_RUNS = "outputs"
 RECORDS = (".json", ".zip")
 # folders of committed results, as in .gitignore
-PUBLISHED = ("main", "more", "checks", "archive")
+PUBLISHED = ("main", "more", "checks", "archive", "executed")
 PLACE = ("device_type", "gpu_name")
 # What a run finds out only when it has started.
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "identity", "synthetic")

@@ -124,13 +124,13 @@ def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of dots() of ways that differ in one setting: each over the way without
-    it.
+    """Return the rows of dots() of ways that differ in one setting: each over the way without it,
+    which stands behind it, because a long name is cut at its end.
     """
     rows = ways.assign(
         panel=ways.name,
         about=ways.task,
-        row=ways.run + " + " + ways.added,
+        row=("+ " + ways.added + " (" + ways.run + ")").str.removesuffix(" ()"),
         ranged=ways.outcome == FEW_HOSTS,
         seconds=float("nan"),
         takes="",

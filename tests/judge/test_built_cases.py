@@ -2,7 +2,6 @@
 GPU.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, run_cells, settings_of
+from conftest import ROOT, read_json, run_cells, settings_of
 from made_up_runs import flat as made_up
 
 from mixed_precision_study import experiment
@@ -41,7 +40,7 @@ def answer(record):
 def test_the_rules_are_right_on_what_an_h200_measured(
     name,
 ):
-    record = made_up() | json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    record = made_up() | read_json(FOLDER / f"{name}.json")
     case = CASES[name]
     settings_of(case["notebook"], case["parameters"] | {"precisions": [case["precision"]]})
     assert record["gpu_name"] == "NVIDIA H200"

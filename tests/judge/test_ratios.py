@@ -51,7 +51,7 @@ def test_different_batch_sizes_are_compared_per_sample():
     )
 
 
-def test_without_pairs_different_batch_sizes_are_compared_per_sample():
+def test_unpaired_batch_sizes_are_compared_per_sample():
     own = timed([[2, 2]], parameters={"batch_size": 512}, samples_per_epoch=4000)
     base = timed([[3, 3]], "fp32", samples_per_epoch=1000)
     assert ratio_of_means([own], [base]) == 6

@@ -93,7 +93,7 @@ def ends(precision, *last, **fields):
 @pytest.mark.parametrize(
     "precision, code", [("bf16_true", "lost_by_rounding"), ("o3_fp16", "lost")]
 )
-def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, code):
+def test_a_mode_without_fp32_weights_loses_quality(precision, code):
     lost = Finding(code, "", {"metric": "accuracy", "own": 0.897, "base": 0.9})
     pair = ends(precision, 0.897)[0], ends("fp32", 0.9)[0]
     assert quality_lost(pair[:1], pair[1:]) == paired_ratio([pair])["lost"] == lost

@@ -87,10 +87,15 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
 
 def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
-    (fields, refused), said, cautions = shown_by(capsys, GPU, minutes=3)
+    (fields, _), _, cautions = shown_by(capsys, GPU, minutes=3)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
     assert set(fields) <= set(PLACES)
-    assert set(refused) == {"fp8"}  # it is an Ampere
+
+
+def test_the_preflight_says_what_an_ampere_can(monkeypatch, capsys):
+    pretend_gpu(monkeypatch)
+    (_, refused), said, _ = shown_by(capsys, GPU, minutes=3)
+    assert set(refused) == {"fp8"}
     assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"]
     assert said["memory"].startswith("20.0 of 24.0 GiB")
     assert (said["it can"], said["it cannot"]) == ("fp32, TF32, fp16, bf16", "fp8")
@@ -132,9 +137,7 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
 @pytest.mark.parametrize(
     "fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
 )
-def test_a_turing_card_can_fp16_alone_where_its_arithmetic_is_right(
-    monkeypatch, capsys, fp16, able
-):
+def test_a_turing_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able):
     pretend_gpu(monkeypatch, fp16=fp16, capability=(7, 5))
     (fields, refused), said, _ = shown_by(capsys, GPU)
     assert fields == {"native_bf16": False, "fp16_check": fp16}

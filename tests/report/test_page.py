@@ -25,7 +25,7 @@ def test_no_warning_reaches_the_page_and_no_link_is_followed(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_the_executed_summary_begins_with_its_report_and_ends_with_its_code(tmp_path):
+def test_the_executed_summary_begins_with_its_report(tmp_path):
     source = json.loads((NOTEBOOKS / "summary.ipynb").read_text(encoding="utf-8"))
     (tmp_path / "summary.ipynb").write_text(json.dumps(source), encoding="utf-8")
     write_page(tmp_path / "summary.ipynb")

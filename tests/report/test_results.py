@@ -37,7 +37,7 @@ def said_of(records):
     return " ".join(results.sentences_of(results.tables_of(records)))
 
 
-def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
+def test_picture_table_and_sentences_have_the_same_numbers():
     half = {"peak_allocated_mib": 1536.0, "gpu_busy_fraction": 0.5, "data_wait_fraction": 0.0}
     records = [run("amp_fp16", 1.5, **half), run("fp32", 6.0), run("tf32", 3.0)]
     for record, place in zip(records, (2, 1, 0), strict=True):
@@ -71,7 +71,7 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     assert all(part in answer for part in ("0.50 of its memory", "50%", "CUDA graph"))
 
 
-def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what_limits_it(capsys):
+def test_what_did_not_train_or_failed_has_no_ratio(capsys):
     records = [run("fp32", 4.0), run("tf32", 2.0), run("amp_fp16", 1.0, metric=[0.3, 0.3])]
     table = results.results_table(records)
     assert not [name for name in table if name.startswith("times")]
@@ -91,7 +91,7 @@ def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what
     assert results.results_table(sizes)["batch"].tolist() == ["128", "256"]
 
 
-def test_in_a_notebook_the_conclusion_comes_first_then_picture_and_table(monkeypatch):
+def test_a_notebook_shows_conclusion_picture_and_table(monkeypatch):
     shown, open_before = [], plt.get_fignums()
     monkeypatch.setattr(results, "in_notebook", lambda: True)
     monkeypatch.setattr(IPython.display, "display", shown.append)
@@ -109,7 +109,7 @@ def test_in_a_notebook_the_conclusion_comes_first_then_picture_and_table(monkeyp
 @pytest.mark.parametrize(
     ("execution", "way"), [("cuda_graph", " as a CUDA graph:"), ("compile", " compiled:")]
 )
-def test_both_formats_stand_in_the_conclusion_and_none_that_did_not_train(execution, way):
+def test_both_formats_that_trained_are_in_the_conclusion(execution, way):
     records = [run("tf32", 2.0), run("amp_fp16", 1.0), run("amp_bf16", 4.0)]
     for record in records:
         record.settings["execution"] = execution

@@ -62,7 +62,7 @@ def mixed(suite):
 
 
 def test_a_batch_leaves_records_and_a_report(mixed):
-    output, records, done = mixed
+    output, records, _ = mixed
     assert {one["study"]["name"] for one in records} == {"mix"}
     assert sorted(
         (one["settings"]["mode"], one["status"], one["precision"], one["settings"]["lr"])
@@ -75,9 +75,12 @@ def test_a_batch_leaves_records_and_a_report(mixed):
     ]
     for page in ("summary.ipynb", "summary.html"):
         assert "4 records" in (output / page).read_text(encoding="utf-8")
-    assert (
-        len(re.findall(r"^\[\d/4\] cpu[01]  tiny, batch 4, eager", done.stdout, re.MULTILINE)) == 4
-    )
+
+
+def test_long_ids_stand_in_the_log_alone(mixed):
+    output, records, done = mixed
+    said = re.findall(r"^\[\d/4\] cpu[01]  tiny, batch 4, eager", done.stdout, re.MULTILINE)
+    assert len(said) == 4
     log = (output / "logs" / "batch.log").read_text(encoding="utf-8")
     for record in records:  # an id of many letters is for the log
         assert len(re.findall(f"{record['run_id']} .*{record['status']} ", log)) == 1

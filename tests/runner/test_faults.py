@@ -20,6 +20,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from conftest import read_json
 from made_up_nvml import NvmlError, fake_nvml
 from tiny_suite import (
     ACT,
@@ -87,7 +88,7 @@ def write_times(folder):
 
 
 def trainings(folder):
-    return json.loads((folder / "logs/batch.json").read_text())["trainings"]
+    return read_json(folder / "logs/batch.json")["trainings"]
 
 
 def assert_whole(folder, count):
@@ -178,7 +179,7 @@ def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
     assert [record["status"] for record in records_of(output).values()] == [
         one["status"] for one in found.values()
     ]
-    times = json.loads((output / "logs/batch.json").read_text())["run_seconds"]
+    times = read_json(output / "logs/batch.json")["run_seconds"]
     # how long a failure took says nothing
     assert paths["ok"].stem in times and paths["fail"].stem not in times
 

@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from conftest import NOTEBOOKS
+from conftest import NOTEBOOKS, read_json
 from nested import changed
 from tiny_suite import entry, write_run, write_suite
 
@@ -32,7 +32,7 @@ def one_run(tmp_path):
 def test_a_record_that_cannot_count_is_made_again(one_run):
     path = write_run(one_run)
     assert unfinished([one_run], GPUS) == []
-    whole = json.loads(path.read_text())
+    whole = read_json(path)
     # spoilt, or ended before it explained
     for changes in ({"seed": [1]}, {"profile_reason": NOT_YET_EXPLAINED}):
         path.write_text(json.dumps(changed(whole, **changes)))
@@ -42,7 +42,7 @@ def test_a_record_that_cannot_count_is_made_again(one_run):
     assert unfinished([one_run]) == [one_run]
 
 
-def test_a_process_of_several_ways_is_made_whole_where_one_of_them_is_missing(tmp_path):
+def test_a_process_is_made_whole_where_a_way_is_missing(tmp_path):
     """As where `quick` was begun when it had one way, or was ended between two."""
     ways = [{"precisions": ["fp32", "amp_bf16"]}, {"precisions": ["amp_bf16"], "scaler": "device"}]
     study = {"runs": [{"notebook": "cifar_resnet", "ways": ways}]}
@@ -57,7 +57,7 @@ def test_a_process_of_several_ways_is_made_whole_where_one_of_them_is_missing(tm
     assert len([*tmp_path.glob("other_code-*/*.json")]) == 3 and unfinished([run]) == [run]
 
 
-def test_records_of_other_code_are_set_aside_and_never_overwritten(one_run, tmp_path, monkeypatch):
+def test_records_of_other_code_are_set_aside(one_run, tmp_path, monkeypatch):
     """Those of the same notebook, too, that are not asked for: the report would compare them
     with the new ones.
     """

@@ -27,7 +27,7 @@ def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS, cards=USU
 
 
 @pytest.mark.parametrize("pairs, repeats", [([], 1), ([("repeats", "2")], 2)])
-def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path, pairs, repeats):
+def test_without_repetitions_a_run_trains_all_precisions(tmp_path, pairs, repeats):
     study = {"runs": [{"notebook": name, "cpu": {}} for name in EXPERIMENTS]}
     comparisons = planned(tmp_path, study, *pairs, on_gpu=repeats == 1)
     assert [[run.parameters["repeat"] for run in runs] for runs in comparisons] == [
@@ -101,7 +101,7 @@ def test_one_process_trains_all_ways_in_the_order_of_the_study(tmp_path, pairs, 
         assert (run.parameters["batch_size"] == 16) == small
 
 
-def test_a_way_never_gets_the_algorithms_that_another_one_has_chosen(tmp_path):
+def test_a_way_never_gets_algorithms_that_another_chose(tmp_path):
     """PyTorch keeps them for each layout, so a way that searches has a process of its own there."""
     for runs in planned(tmp_path, "quick", ("channels_last", "true")):
         convolves = runs[0].notebook.stem != "lstm_language_model"
@@ -113,7 +113,7 @@ def test_a_way_never_gets_the_algorithms_that_another_one_has_chosen(tmp_path):
         assert [len(run.ways), len(run.trainings)] == [3, 10]
 
 
-def test_a_training_among_ways_is_the_run_that_it_would_be_alone(tmp_path):
+def test_a_training_among_ways_is_what_it_is_alone(tmp_path):
     quick = STUDIES["quick"]["runs"][-1]
     (((together,),)) = planned(tmp_path, {"runs": [quick]})
     alone = {key: quick[key] for key in ("notebook", "parameters")}
@@ -123,7 +123,7 @@ def test_a_training_among_ways_is_the_run_that_it_would_be_alone(tmp_path):
         assert {*run.trainings} < {*together.trainings}
 
 
-def test_repeated_ways_have_a_process_for_each_training_on_one_gpu(tmp_path):
+def test_repeated_ways_have_a_process_for_each_training(tmp_path):
     for runs in planned(tmp_path, "quick", ("repeats", "2")):
         assert [run.order for run in runs] == [*range(14)]
         assert {len(run.trainings) for run in runs} == {1}

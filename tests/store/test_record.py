@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import made_up_records as made_up
 import pytest
-from conftest import ROOT, results
+from conftest import ROOT, read_json, results
 from nested import PARAMETERS, changed, make, sound
 
 from mixed_precision_study import __version__
@@ -49,7 +49,7 @@ def test_a_record_is_nested_and_reads_back(tmp_path):
     record.step_ms_all, record.data_wait_seconds_all = [1.0] * 1000, [0.1]
     record.card_samples_all = [{"seconds": 1.0, "joules": None, "samples": [{"pids": [1]}] * 1000}]
     path = records.write_record(record, tmp_path / "new")
-    written = json.loads(path.read_text())
+    written = read_json(path)
     assert list(written) == ["run", "settings", "machine", "measured", "quality"]
     assert not {"step_ms_all", "data_wait_seconds_all"} & set(written["measured"]["time"])
     quality = written["quality"]
@@ -148,7 +148,7 @@ def test_a_record_is_replaced_by_one_of_the_same_data_only(tmp_path, before, sta
     for _ in range(2):
         new = make(data_fingerprint=after, status="ok", reason="new", **times)
         records.write_record(new, tmp_path)
-    found = {path.stem: json.loads(path.read_text())["run"] for path in tmp_path.iterdir()}
+    found = {path.stem: read_json(path)["run"] for path in tmp_path.iterdir()}
     assert {stem: one["run_id"] for stem, one in found.items()} == {stem: stem for stem in found}
     assert found.pop(new.run_id)["reason"] == "new"
     assert [one["reason"] for one in found.values()] == ["old"] * others

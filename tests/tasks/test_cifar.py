@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import settings_of
+from conftest import seeded, settings_of
 from made_up_data import assert_equal_batches, make_tree, save_image
 from PIL import Image
 
@@ -190,7 +190,7 @@ def test_both_loaders_give_batches_of_one_kind(options):
 def test_batches_made_together_are_those_made_one_by_one(options):
     """Each image is a window of a padded one, or its mirror image."""
     data = load(batch_size=300, **options)
-    draw = {"generator": torch.Generator().manual_seed(3)}
+    draw = {"generator": seeded(3)}
     order = torch.randperm(len(data.padded), **draw)
     tops, lefts = (torch.randint(9, (len(data.padded), 1), **draw) for _ in range(2))
     mirrored = torch.rand(len(data.padded), 1, **draw) >= 0.5

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from conftest import seeded
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
 from mixed_precision_study.tasks.iterable import IterableData
 
-INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))
+INPUTS = torch.randn(70, 16, generator=seeded(0))
 
 
 LABELS = INPUTS.sum(1, keepdim=True)

@@ -4,6 +4,7 @@ from collections import deque
 
 import pytest
 import torch
+from conftest import seeded
 from small_training import losses_of_a_loop
 from torch import nn
 
@@ -11,7 +12,7 @@ from mixed_precision_study.own_model import compare
 from mixed_precision_study.train import step
 from mixed_precision_study.train.as_found import AsFound
 
-INPUTS = [torch.rand(8, 16, generator=torch.Generator().manual_seed(one)) for one in range(5)]
+INPUTS = [torch.rand(8, 16, generator=seeded(one)) for one in range(5)]
 
 
 class Counting(nn.Module):
@@ -22,7 +23,7 @@ class Counting(nn.Module):
         self.layer = nn.Linear(16, 16)
         self.register_buffer("seen", torch.zeros(()), persistent=False)
         self.steps, self.past, self.facts, self.late = 0, deque([0.0], maxlen=9), {"n": [0]}, None
-        self.noise = torch.Generator().manual_seed(7)
+        self.noise = seeded(7)
         self.plain = torch.ones(3)
 
     def forward(self, x):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import small_training
 import torch
-from conftest import experiment_of
+from conftest import experiment_of, seeded
 from small_training import (
     CPU,
     MODES,
@@ -145,9 +145,7 @@ def test_the_hidden_state_goes_from_step_to_step(kind):
         sgd_trainer(Words(kind), "fp32", word_loss, execution=way, **options)
         for way in ("eager", "cuda_graph")
     )
-    other = [
-        torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(number)) for number in (5, 6)
-    ]
+    other = [torch.randn(2, 3, 8, generator=seeded(number)) for number in (5, 6)]
     other = tuple(other) if kind == "LSTM" else other[0]
     places = set()
     for first in (other, None, other):  # epochs; at the very first step, too

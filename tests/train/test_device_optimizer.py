@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from conftest import seeded
 from small_training import (
     compute_loss,
     everything,
@@ -30,7 +31,7 @@ OF_ADAMW = [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}]
 
 def make_weights(dtype):
     """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     weights = [
         torch.randn(*shape, generator=generator)
         for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
@@ -53,7 +54,7 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
     ours, theirs = make_weights(dtype), make_weights(dtype)
     optimizers = on_device(kind(ours, 0.1, **options)), kind(theirs, 0.1, foreach=True, **options)
     for step in range(5):
-        generator = torch.Generator().manual_seed(step)
+        generator = seeded(step)
         # the last has no gradient, so it stays
         for mine, other in zip(ours[:-1], theirs[:-1], strict=True):
             # always contiguous: another layout

@@ -8,6 +8,7 @@ import itertools
 
 import pytest
 import torch
+from conftest import seeded
 from small_training import sgd_trainer
 from torch import nn
 
@@ -25,7 +26,7 @@ from mixed_precision_study.train.float8 import (
 
 
 def values(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(*shape, generator=seeded(seed))
 
 
 def exact(matrix):

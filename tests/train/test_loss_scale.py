@@ -8,6 +8,7 @@ import types
 
 import pytest
 import torch
+from conftest import seeded
 from explained_training import Weights, linear_loss, make_record
 from explained_training import make_trainer as trainer_of
 from small_training import CPU, SCALED, sgd_trainer
@@ -129,7 +130,7 @@ def branch_loss(network, batch, hidden):
 @pytest.mark.parametrize("precision", SCALED)
 def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
     trainer = sgd_trainer(TwoBranches(), precision, branch_loss, loss_scale=64, lr=0.5)
-    data = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
+    data = torch.randn(8, 4, generator=seeded(1)), torch.arange(8) % 3
     trainer.step((*data, "left", "right"))
     both = [weight.detach().clone() for weight in (*trainer.masters, *trainer.weights)]
     trainer.step((*data, "left"))

@@ -5,6 +5,7 @@ import functools
 
 import pytest
 import torch
+from conftest import seeded
 from small_training import CPU, MODES, compute_loss, make_record, make_trainer, sgd_trainer
 from torch import nn
 from torch.backends import cudnn
@@ -82,7 +83,7 @@ def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
     those of eager mode.
     """
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    inputs = torch.randn(128, 64, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(128, 64, generator=seeded(0))
     square = lambda model, batch, _: (model(batch).square().mean(), None)  # noqa: E731
     gradients, records = [], []
     for execution in ("eager", "compile"):
