@@ -247,8 +247,8 @@ def checked_parameters(name: str, parameters: dict) -> list:
         return [own_parameters(name, given)]
     if len(executions) > 1 and planned():
         raise UserError(
-            "run_all.py makes one execution a run, so assign execution in the parameters cell,"
-            " pass execution=execution and let the study sweep over it."
+            "run_all.py makes one execution a run, so assign execution in the parameters cell, "
+            "pass execution=execution and let the study sweep over it."
         )
     return [own_parameters(name, given | {"execution": execution}) for execution in executions]
 
@@ -260,13 +260,13 @@ def check_functions(functions: dict, clip: float) -> None:
             arguments_of(name, function)
     if isinstance(functions["make_model"], torch.nn.Module):
         raise UserError(
-            "make_model must be a function that returns a new model,"
-            " because each precision begins with one."
+            "make_model must be a function that returns a new model, "
+            "because each precision begins with one."
         )
     if clip and functions["training_step"]:
         raise UserError(
-            "clip belongs to the usual step, so clip within your own training_step"
-            " and leave it out here."
+            "clip belongs to the usual step, so clip within your own training_step "
+            "and leave it out here."
         )
 
 
@@ -279,8 +279,8 @@ def arguments_of(what: str, function: Any) -> list[str]:
         arguments = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise UserError(
-            f"{what} is {type_in_words(function)}; it must be a function written in Python,"
-            " and help(compare) says what it takes and returns."
+            f"{what} is {type_in_words(function)}; it must be a function written in Python, "
+            "and help(compare) says what it takes and returns."
         ) from None
     return [
         argument.name
@@ -309,10 +309,10 @@ def loss_of(compute_loss: Callable) -> Callable:
         is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
-                f"compute_loss returned {type_in_words(returned)}; it must return the mean loss,"
-                " a scalar tensor that depends on the model, or (loss, hidden)"
-                " where it takes `hidden`, so add several losses up,"
-                " and take the .loss of a model's output."
+                f"compute_loss returned {type_in_words(returned)}; it must return the mean loss, "
+                "a scalar tensor that depends on the model, or (loss, "
+                "hidden) where it takes `hidden`, so add several losses up, "
+                "and take the .loss of a model's output."
             )
         return pair
 
@@ -334,8 +334,8 @@ def new_models(make_model: Callable) -> Callable:
         model = make_model()
         if not isinstance(model, torch.nn.Module) or model in made:
             raise UserError(
-                f"make_model returned {type_in_words(model)}; it must return a torch.nn.Module,"
-                " and never one twice."
+                f"make_model returned {type_in_words(model)}; it must return a torch.nn.Module, "
+                "and never one twice."
             )
         made.add(model)
         return model
@@ -374,8 +374,8 @@ def check_model(model: torch.nn.Module) -> None:
     left = [name for name, part in model.named_modules() if model.training and not part.training]
     if left:
         print(
-            f"make_model leaves {left[0]} in evaluation mode,"
-            " so that part of the model is trained in it."
+            f"make_model leaves {left[0]} in evaluation mode, "
+            "so that part of the model is trained in it."
         )
 
 
@@ -386,12 +386,12 @@ def check_optimizer(optimizer: Any, usual: bool) -> None:
     kind = type(optimizer).__name__
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
         raise UserError(
-            f"make_optimizer returned a {kind}; it must return one optimizer. A loop with two,"
-            " as of a GAN, has no single step to compare: use diagnose() on it."
+            f"make_optimizer returned a {kind}; it must return one optimizer. "
+            "A loop with two, as of a GAN, has no single step to compare: use diagnose() on it."
         )
     needs_closure = "closure" in arguments_of("the optimizer's step", optimizer.step)
     if usual and (needs_closure or not hasattr(optimizer, "_optimizer_step_post_hooks")):
         raise UserError(
-            f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer,"
-            " so take the step yourself, in training_step=."
+            f"{kind} wants a closure in its step or lacks the hooks of torch.optim.Optimizer, "
+            "so take the step yourself, in training_step=."
         )

@@ -261,8 +261,8 @@ def declared_by(
             raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
         if name.startswith("_") or hasattr(BaseModel, name):
             raise UserError(
-                f"{notebook} cannot have a parameter {name}, because pydantic needs that name;"
-                " rename it."
+                f"{notebook} cannot have a parameter {name}, because pydantic needs that name; "
+                "rename it."
             )
         fields[name] = (
             parameter_type(annotations.get(name, ""), base.model_fields.get(name), value),
@@ -308,7 +308,7 @@ def planned() -> Planned | None:
 
 
 def planned_ways() -> list[dict[str, Any]]:
-    """Return the ways that this process trains, each as the parameters that are other ones in it."""
+    """Return the ways that this process trains, each as the parameters that differ in it."""
     plan = planned()
     return plan.ways if plan else [{}]
 
@@ -347,9 +347,9 @@ def check_plan(plan: Planned, given: dict) -> None:
     for key, value in given.items():
         if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
             raise UserError(
-                f"run_all.py has planned {plan.parameters[key]!r},"
-                f" and {key}={value!r} contradicts it;"
-                f" assign {key} in the parameters cell and pass {key}={key}."
+                f"run_all.py has planned {plan.parameters[key]!r}, "
+                f"and {key}={value!r} contradicts it; "
+                f"assign {key} in the parameters cell and pass {key}={key}."
             )
 
 
@@ -376,8 +376,8 @@ def writable(settings: Any) -> Any:
             return settings
     except OSError as error:
         raise UserError(
-            f"output_dir {settings.output_dir!r} cannot be written ({error.strerror});"
-            " choose another folder."
+            f"output_dir {settings.output_dir!r} cannot be written ({error.strerror}); "
+            "choose another folder."
         ) from None
 
 

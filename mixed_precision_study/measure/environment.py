@@ -44,21 +44,21 @@ def choose_device() -> Any:
     given = os.environ.get(GPUS_ENV)
     if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
         raise UserError(
-            f"run_all.py gave this run {given}, but PyTorch cannot use it;"
-            " run nvidia-smi and look why."
+            f"run_all.py gave this run {given}, but PyTorch cannot use it; "
+            "run nvidia-smi and look why."
         )
     if device.type == "cuda":
         print(
-            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s);"
-            " the first is used."
+            f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); "
+            "the first is used."
         )
     else:
         print(
-            "No GPU: everything runs on the CPU. That checks the installation;"
-            " the timings mean nothing. To get a GPU,"
-            " on Colab choose Runtime > Change runtime type > T4 GPU;"
-            " on Kaggle choose Settings > Accelerator;"
-            " elsewhere install a driver and a CUDA build of PyTorch."
+            "No GPU: everything runs on the CPU. "
+            "That checks the installation; the timings mean nothing. "
+            "To get a GPU, on Colab choose Runtime > Change runtime type > T4 GPU; "
+            "on Kaggle choose Settings > Accelerator; "
+            "elsewhere install a driver and a CUDA build of PyTorch."
         )
     return device
 

@@ -155,8 +155,8 @@ class Batch:
                 self.make(device, job)
         except nvml.GpuLost as error:
             say(
-                f"{device.label} stopped responding ({error});"
-                " the rest of its queue waits for another GPU"
+                f"{device.label} stopped responding ({error}); "
+                "the rest of its queue waits for another GPU"
             )
             self.devices.remove(device)
             self.waiting[:0] = [job] if job.to_do else []

@@ -49,7 +49,7 @@ SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 MOST_MINUTES = 120  # of a study whose time is told in minutes
 EXAMPLES = """examples:
-  python run_all.py                        eager mode and a CUDA graph, three models, about 6 minutes
+  python run_all.py                        eager mode and a CUDA graph, three models, 6 minutes
   python run_all.py quick-compiled         a compiled CUDA graph besides, about a quarter of an hour
   python run_all.py quick/cifar_resnet -p model resnet50 -p batch_size 256
 """
@@ -111,8 +111,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         "--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY"
     )
     limit = (
-        "end a run that takes longer; default: a day. A run without progress for an hour is "
-        "ended, too"
+        "end a run that takes longer; default: a day. "
+        "A run without progress for an hour is ended, too"
     )
     add("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
@@ -130,20 +130,20 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         help="show the parameters of a notebook and their defaults",
     )
     report = (
-        "draw one report from folders or zips of records, into --output-dir or the folder "
-        "itself, and run nothing"
+        "draw one report from folders or zips of records, "
+        "into --output-dir or the folder itself, and run nothing"
     )
     add("--report", nargs="+", metavar="FOLDER", help=report)
     file = (
-        "another file of studies, such as notebooks/articles.yaml, or the study.yaml of an "
-        "output folder"
+        "another file of studies, such as notebooks/articles.yaml, "
+        "or the study.yaml of an output folder"
     )
     add("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
         raise UserError(
-            "--ray lets Ray choose the devices; leave --jobs out, and of --gpus only "
-            "none is possible."
+            "--ray lets Ray choose the devices; leave --jobs out, "
+            "and of --gpus only none is possible."
         )
     if args.jobs is not None and not 1 <= args.jobs <= 1000:
         raise UserError(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
@@ -230,8 +230,8 @@ def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
     about = f"{minutes} minutes" if minutes <= MOST_MINUTES else f"{round(minutes / 60)} hours"
     trainings = sum(len(run.trainings) for run in runs)
     say(
-        f"{name:<24} {trainings:>5} trainings  about {about} on one GPU\n"
-        f"    {study.get('description', '')}"
+        f"{name:<24} {trainings:>5} trainings  about {about} on one GPU\n    "
+        f"{study.get('description', '')}"
     )
 
 
@@ -259,8 +259,8 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     places = [place_of_records(word) for word in given]
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError(
-            "--report of several folders, or of a zip, needs --output-dir DIR, where the "
-            "report goes."
+            "--report of several folders, or of a zip, needs --output-dir DIR, "
+            "where the report goes."
         )
     output = expanded(wanted, "--output-dir") if wanted else places[0]
     check_place(output, notebook)
@@ -300,8 +300,8 @@ def plan_studies(
         planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
         if not planned[name]:
             raise UserError(
-                f"study {name} needs a GPU; without one, run the smoke test: python "
-                "run_all.py quick"
+                f"study {name} needs a GPU; without one, run the smoke test: "
+                "python run_all.py quick"
             )
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")

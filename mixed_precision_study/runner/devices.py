@@ -67,8 +67,8 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
         return [Device(number, f"cpu{number}") for number in range(count)]
     if jobs:
         raise UserError(
-            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time,"
-            " so that times compare."
+            "--jobs is for the CPU (--gpus none); a GPU takes one run at a time, "
+            "so that times compare."
         )
     check_pytorch()
     return chosen

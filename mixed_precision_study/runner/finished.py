@@ -119,8 +119,8 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     for folder, count in moved.items():
         reason = folder.name.partition("-")[0].replace("_", " ")
         say(
-            f"{count} records of {reason} are kept in {shown(folder)},"
-            " so their trainings begin anew"
+            f"{count} records of {reason} are kept in {shown(folder)}, "
+            "so their trainings begin anew"
         )
 
 

@@ -107,8 +107,8 @@ def check_fresh(folder: Path, *sources: Path) -> None:
         above = any(path.is_relative_to(folder) for path in (ROOT, Path.cwd(), *sources))
         if above or not (folder / "logs" / "batch.log").exists():
             raise UserError(
-                f"--fresh would rename {folder}, which holds more than run_all.py has made;"
-                f" {OTHER}."
+                f"--fresh would rename {folder}, which holds more than run_all.py has made; "
+                f"{OTHER}."
             )
         with held(folder):
             pass

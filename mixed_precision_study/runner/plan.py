@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it trains, for a person: notebook, model, batch, and each way with its precisions."""
+        """What it trains for a person: notebook, model, batch, and each way with its precisions."""
         settings = self.parameters
         words = [f"{self.notebook.stem} {settings['model']}, batch {settings['batch_size']}"]
         words += [f"{name} {settings[name]}" for name in ("seed", "repeat") if settings[name]]
@@ -338,7 +338,7 @@ def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Co
             kept.append(chosen)
     if comparisons and not kept:
         raise UserError(
-            "the repetition of -p repeat is not planned,"
-            " because they count from 0 to `repeats` less one."
+            "the repetition of -p repeat is not planned, "
+            "because they count from 0 to `repeats` less one."
         )
     return kept

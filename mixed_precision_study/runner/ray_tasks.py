@@ -167,8 +167,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         # no Ray, no cluster, no token, another version: each raises a class of its own
         reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
         advice = (
-            "it takes `pip install ray`, HOST:PORT of a cluster,"
-            " and RAY_AUTH_MODE=token here and on its nodes"
+            "it takes `pip install ray`, HOST:PORT of a cluster, "
+            "and RAY_AUTH_MODE=token here and on its nodes"
         )
         raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None
     finally:

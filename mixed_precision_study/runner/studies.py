@@ -76,15 +76,15 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
         first = error.errors()[0]
         place = ", ".join(map(part_in_words, first["loc"]))
         raise UserError(
-            f"{where} is wrong{place and ' at ' + place}: {first['msg']};"
-            " see the head of notebooks/studies.yaml."
+            f"{where} is wrong{place and ' at ' + place}: {first['msg']}; "
+            "see the head of notebooks/studies.yaml."
         ) from None
     for number, entry in enumerate(form.runs, 1):
         settings = {*entry.parameters, *entry.sweep, *entry.small, *entry.cpu}
         if "precisions" in entry.sweep or "repeat" in settings:
             reason = (
-                "must neither sweep `precisions` nor set `repeat`,"
-                " which run_all.py counts up to `repeats`"
+                "must neither sweep `precisions` nor set `repeat`, "
+                "which run_all.py counts up to `repeats`"
             )
             raise UserError(
                 f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
@@ -189,8 +189,8 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":
             raise UserError(
-                "output_dir cannot be set with -p, because run_all.py sets it;"
-                " use --output-dir DIR."
+                "output_dir cannot be set with -p, because run_all.py sets it; "
+                "use --output-dir DIR."
             )
         if parameter in PATHS:
             overrides[name] = text and relative_to_root(expanded(text, f"-p {name}"))
@@ -199,8 +199,8 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     repeats = overrides.get("repeats", 1)
     if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
         raise UserError(
-            f"repeats is {reprlib.repr(repeats)};"
-            f" it must be a whole number from 1 to {MOST_REPEATS}."
+            f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 "
+            f"to {MOST_REPEATS}."
         )
     return overrides
 

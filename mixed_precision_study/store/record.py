@@ -582,8 +582,8 @@ def lifted(flat: dict) -> dict:
     version = str(flat.get("package_version"))
     if not version.startswith("0.3."):
         raise ValueError(
-            f"version {version} wrote it; only records of 0.3 and later are read,"
-            " so read it with 0.3"
+            f"version {version} wrote it; only records of 0.3 and later are read, "
+            "so read it with 0.3"
         )
     given: dict[str, Any] = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),

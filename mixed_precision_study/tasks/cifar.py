@@ -168,8 +168,8 @@ def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
         counts.append(len(labelled))
         if not labelled:
             raise UserError(
-                f"{folder / part} holds no images;"
-                f" put them into {folder}/train/<class>/* and test/<class>/*."
+                f"{folder / part} holds no images; put them into {folder}/train/<class>/* "
+                "and test/<class>/*."
             )
     paths, labels = zip(*samples, strict=True)
     say_copies(paths[: counts[0]], paths[counts[0] :])

@@ -21,8 +21,8 @@ def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
         content = answer.read()
     if sum_of(content) != wanted:
         raise OSError(
-            f"{url.rpartition('/')[2]} came with a wrong checksum:"
-            " it was changed or cut off on the way"
+            f"{url.rpartition('/')[2]} came with a wrong checksum: "
+            "it was changed or cut off on the way"
         )
     return content
 
@@ -50,8 +50,8 @@ def found_or_made_up(
 def announced(data: TrainingData, also: str = "") -> Any:
     title = data.used if data.source == data.used else f"{data.used} ({data.source})"
     print(
-        f"{title}: {data.train_samples:,} {data.sample_unit} to train on,"
-        f" {data.eval_samples:,} held out{also}"
+        f"{title}: {data.train_samples:,} {data.sample_unit} to train on, "
+        f"{data.eval_samples:,} held out{also}"
     )
     startup.lap("data")
     return data

@@ -84,8 +84,8 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
                 return Image.fromarray((np.asarray(image) // 256).astype(np.uint8)).convert(mode)
             if image.mode in ("I", "F"):
                 raise ValueError(
-                    "it holds numbers of 32 bits, whose range nobody knows;"
-                    " save it with 8 or 16 bits"
+                    "it holds numbers of 32 bits, whose range nobody knows; "
+                    "save it with 8 or 16 bits"
                 )
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
@@ -121,8 +121,8 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
     known = {hash_of_files([path]) for path in train}
     if copies := known.intersection(hash_of_files([path]) for path in held_out):
         print(
-            f"NOTICE: {len(copies):,} held-out images are training images, too,"
-            " so the metric flatters."
+            f"NOTICE: {len(copies):,} held-out images are training images, too, "
+            "so the metric flatters."
         )
 
 

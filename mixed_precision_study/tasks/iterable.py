@@ -126,8 +126,8 @@ class IterableData(TrainingData):
                 'execution="eager" or "compile".'
             )
         print(
-            f"The last of {len(shapes)} steps is incomplete and left out,"
-            " because a CUDA graph takes one shape."
+            f"The last of {len(shapes)} steps is incomplete and left out, "
+            "because a CUDA graph takes one shape."
         )
         shapes.pop()
         self.limit = len(shapes)
@@ -172,8 +172,8 @@ class IterableData(TrainingData):
         for known in sizes:
             if not any(size for (_, axis), (_, size) in known.items() if type(axis) is torch.dtype):
                 raise UserError(
-                    f"batch {number} has 0 samples; it must hold a tensor with some,"
-                    " such as (inputs, labels)."
+                    f"batch {number} has 0 samples; it must hold a tensor with some, "
+                    "such as (inputs, labels)."
                 )
         if self.place is None:
             of_loader = getattr(self.batches, "batch_size", None)
@@ -189,8 +189,8 @@ class IterableData(TrainingData):
         name = "eval_batches" if epoch is None else "batches"
         if counts != known or totals(counts) != totals(first) or not (counts or epoch == 0):
             raise Failed(
-                f"{name} gave {len(counts)} steps where there were {len(first)},"
-                " or other samples or shapes; yield the same in every epoch"
+                f"{name} gave {len(counts)} steps where there were {len(first)}, "
+                "or other samples or shapes; yield the same in every epoch"
             )
 
     def moved(self, leaf: Any, path: str) -> Any:
@@ -249,15 +249,15 @@ def check_readable(name: str, batches: Any) -> None:
     """
     if any(kind.__name__ in ("Dataset", "IterableDataset") for kind in type(batches).__mro__):
         raise UserError(
-            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset,"
-            " batch_size=...), or with batch_size=None if it yields whole batches."
+            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, "
+            "batch_size=...), or with batch_size=None if it yields whole batches."
         )
     if isinstance(batches, Iterator) or not (
         hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")
     ):
         raise UserError(
-            f"{name}, of type {type(batches).__name__}, cannot be read again and again;"
-            " give a list, a DataLoader or a class with __iter__."
+            f"{name}, of type {type(batches).__name__}, cannot be read again and again; "
+            "give a list, a DataLoader or a class with __iter__."
         )
     if length_hint(batches, 1) == 0:
         raise UserError(f"{name} is empty; it must yield at least one batch.")
@@ -353,13 +353,13 @@ def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tup
     places = {size: place for place, (_, size) in reversed(ranked)}
     if size not in places:
         raise UserError(
-            f"batch_size is {wanted!r}, but the first batch has no such dimension;"
-            f" give one of {', '.join(map(str, places))}."
+            f"batch_size is {wanted!r}, but the first batch has no such dimension; "
+            f"give one of {', '.join(map(str, places))}."
         )
     if not wanted and size != of_loader and len(set(likely)) > 1:
         print(
-            f"A batch is taken to have {size} samples,"
-            " because that is the most frequent first dimension of its tensors;"
-            " if it is another number, set batch_size=."
+            f"A batch is taken to have {size} samples, "
+            "because that is the most frequent first dimension of its tensors; "
+            "if it is another number, set batch_size=."
         )
     return places[size], size

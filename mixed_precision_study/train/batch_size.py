@@ -27,8 +27,8 @@ def limit_memory(gib: float, device: torch.device) -> None:
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > total:
             raise UserError(
-                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less,"
-                " or 0 for all."
+                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, "
+                "or 0 for all."
             )
         # of the current device, the only one in use
         torch.cuda.set_per_process_memory_fraction(gib / total)

@@ -132,9 +132,9 @@ def filled(places: Any, values: Any, name: str) -> Any:
         value = new[path]
         if not alike(place, value):
             raise Unsupported(
-                "a CUDA graph replays shapes, types and values of the first batch,"
-                f" but {path} is first {described(place)} and then {described(value)};"
-                " leave it out of the batch or run eager"
+                "a CUDA graph replays shapes, types and values of the first batch, "
+                f"but {path} is first {described(place)} and then {described(value)}; "
+                "leave it out of the batch or run eager"
             )
         if isinstance(place, torch.Tensor):
             place.copy_(value, non_blocking=True)
@@ -204,9 +204,9 @@ def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
         if not frame.filename.startswith(str(Path(torch.__file__).parent)):
             place = f", at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}"
     raise Unsupported(
-        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{place})."
-        " A graph can neither wait for the GPU nor make a tensor from numbers of the host,"
-        " so make it before the step or run eager"
+        f"this training step cannot be captured in a CUDA graph ({error_line(error)}{place}). "
+        "A graph can neither wait for the GPU nor make a tensor from numbers of the host, "
+        "so make it before the step or run eager"
     ) from None
 
 

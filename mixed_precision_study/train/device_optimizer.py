@@ -192,7 +192,7 @@ def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> Dev
     kind = DEVICE_OPTIMIZERS.get(type(optimizer))
     if kind is None:
         raise Unsupported(
-            "a step without waits for the device needs torch.optim.SGD or AdamW;"
-            f" this is {type(optimizer).__name__}"
+            "a step without waits for the device needs torch.optim.SGD or AdamW; "
+            f"this is {type(optimizer).__name__}"
         )
     return kind(optimizer.param_groups, stochastic)

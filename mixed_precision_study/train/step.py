@@ -342,9 +342,9 @@ def read_switches(record: RunRecord, trainer: Trainer) -> None:
     for line, value in switches_now().items():
         if value != trainer.switches[line]:
             raise Failed(
-                f"torch.{line.split()[0]} changed during the training,"
-                " so it is not what its name says; leave that out of the model, the loss,"
-                " the optimizer, the batches and evaluate, and set it before you compare"
+                f"torch.{line.split()[0]} changed during the training, "
+                "so it is not what its name says; leave that out of the model, the loss, "
+                "the optimizer, the batches and evaluate, and set it before you compare"
             )
 
 
@@ -372,7 +372,8 @@ def allow_search(step_seconds: float = 0.0, wanted: bool = True) -> None:
     """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the
     process.
 
-    It must not be wanted for batches of several shapes, where each new one would wait for its search.
+    It must not be wanted for batches of several shapes, where each new one would wait for its
+    search.
     With `step_seconds`, the time of a step, fewer are timed if the search would take more than
     SEARCH_SECONDS.
     """
@@ -505,9 +506,9 @@ def warm_up(
             sorted(str(dtype).removeprefix("torch.") for dtype in seen)
         )
         print(
-            f"{trainer.precision}: the model or the loss turns on autocast by itself"
-            f" ({record.autocast_dtype} in all), so this run is not what its name says;"
-            " take that out to compare precisions."
+            f"{trainer.precision}: the model or the loss turns on autocast "
+            f"by itself ({record.autocast_dtype} in all), so this run is not what its name says; "
+            "take that out to compare precisions."
         )
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
@@ -599,8 +600,8 @@ def check_loss(trainer: Trainer, mean_loss: float | None) -> None:
         )
     if mean_loss is None:
         raise Diverged(
-            "every step was skipped: loss or gradients are not finite at loss scale"
-            f" {trainer.scaler.get_scale():g}"
+            "every step was skipped: loss or gradients are not finite at loss scale "
+            f"{trainer.scaler.get_scale():g}"
         )
     if not math.isfinite(mean_loss):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
