@@ -1,9 +1,9 @@
 """Draw the committed reports anew: each folder's summary.ipynb, its page, its CSV files and its
 first picture.
 
-python docs/outputs.py                            # every folder below outputs/ that has a
-summary.html python docs/outputs.py outputs/main/quick-h100 python docs/outputs.py --pages site
-# all pages in a folder, with an index, for a web server
+    python docs/outputs.py  # every folder below outputs/ that has a summary.html
+    python docs/outputs.py outputs/main/quick-h100
+    python docs/outputs.py --pages site  # all pages in a folder, with an index, for a web server
 
 Records that lie loose in a folder go into its records.zip. That file is written only where a record
 has changed, and its entries are in order and have one date, because git would keep every other
