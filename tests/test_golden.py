@@ -4,6 +4,7 @@ through trace.py.
 
 import itertools
 import json
+import math
 import platform
 import re
 import subprocess
@@ -70,9 +71,14 @@ def assert_same(names, new, golden=GOLDEN, here=HERE):
 def assert_near(name, old, new):
     """Compare what another machine or version computes too: losses of the first steps, and the
     skipped steps.
+
+    A loss that was recorded as NaN may be finite elsewhere, so nothing is compared from there on:
+    with AVX2 alone PyTorch 2.15 compiles the GPT for a CPU to steps of NaN.
     """
     if "steps" not in old:  # of a loop
         for mode, record in old.items():
+            if record["status"] == "diverged":
+                continue
             for field in (
                 "status",
                 "reason",
@@ -86,10 +92,12 @@ def assert_near(name, old, new):
                 record["train_loss"][:1], rel=5 * NEAR
             ), mode
         return
-    pairs = list(zip(old["steps"], new["steps"], strict=True))
+    is_finite = [math.isfinite(float.fromhex(then[0])) for then in old["steps"]]
+    finite = [*is_finite, False].index(False)
+    pairs = list(zip(old["steps"], new["steps"], strict=True))[:finite]
     later = NEAR_IN_16_BITS if re.search("16|fp8", name.split("/")[1]) else NEAR
     for number, (then, now) in enumerate(pairs[:NEAR_STEPS]):
-        near = pytest.approx(float.fromhex(then[0]), later if number else NEAR, nan_ok=True)
+        near = pytest.approx(float.fromhex(then[0]), rel=later if number else NEAR)
         assert float.fromhex(now[0]) == near, f"{name}, step {number}"
     assert [now[2] for _, now in pairs] == [then[2] for then, _ in pairs], (
         f"{name}: the skipped steps"
