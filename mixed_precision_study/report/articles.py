@@ -18,8 +18,8 @@ from .words import LOOKS, count, short_name, span
 
 ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of the article, and
 for times only if it is eager, because the articles were. Each of their figures is a single run on
-older software. A 95% interval stands in ( ), and the range of machines in [ ]. `O2` and fp16 AMP stand
-in for each other. EfficientNet's article has images of its own."""
+older software. A 95% interval stands in ( ), and the range of machines in [ ]. `O2` and fp16 AMP
+stand in for each other. EfficientNet's article has images of its own."""
 TWO = "{:.2f}"
 TIME_MARGIN = 0.05  # a smaller change of time counts as none
 HOLDS = "holds"  # of a direction

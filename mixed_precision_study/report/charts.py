@@ -243,10 +243,11 @@ def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
 def dots_note(rows: pd.DataFrame) -> str:
     """Return what the marks of dots() mean in one line of Markdown; it names only what is there."""
     named = (rows.mark.map(SIGNS) + " " + rows.short).map(plain).unique()
+    alone = "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's"
     marks = {
         "line: 95% interval": rows.low.notna() & ~rows.ranged,
         "pale line: slowest to fastest machine": rows.ranged,
-        "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's": rows.strong,
+        alone: rows.strong,
         "grey: no clear difference, as the line includes 1": rows.low.le(1) & rows.high.ge(1),
         "grey without a line: too few runs to tell": rows.low.isna(),
     }

@@ -248,16 +248,16 @@ def memory_section(tables: Tables) -> Section:
     if most.growth >= WARMS_UP_TO:
         section.say(
             f"The warm-up takes up to {most.growth:.1f} times the peak of training, "
-            "because cuDNN tries"
-            f" its algorithms there: {most.warm:,.2f} GiB for {plain(most['name'])}."
+            "because cuDNN tries "
+            f"its algorithms there: {most.warm:,.2f} GiB for {plain(most['name'])}."
         )
     return section
 
 
 ABOUT_ENERGY = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in
-timed epochs, without the machine around it. Percentages compare pairs on one card with TF32, or with fp32 where
-TF32 was not run. A run counts if it was timed for at least {SHORTEST_FOR_ENERGY:g} s, because NVML
-counts in coarse steps."""
+timed epochs, without the machine around it. Percentages compare pairs on one card with TF32, or
+with fp32 where TF32 was not run. A run counts if it was timed for at least
+{SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:

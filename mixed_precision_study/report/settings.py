@@ -311,7 +311,8 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
                 if axis == "batch size":
                     name, task = first["name"], task.partition(", batch")[0]
                 name = f"{name}\n{task}, {first.way}" + f", {first.device}" * several
-                name += f" ({len(found)})" * (name in found)
+                if name in found:
+                    name += f" ({len(found)})"
                 found[name] = family.assign(family=name)
     return list(found.values())
 
@@ -477,13 +478,8 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     )
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
-    section.say(
-        " ".join(
-            [solid] * bool(known.notna().any())
-            + [dashes] * bool(known.isna().any())
-            + [ABOUT_GROWTH]
-        )
-    )
+    lines = {solid: known.notna().any(), dashes: known.isna().any(), ABOUT_GROWTH: True}
+    section.say(" ".join(line for line, is_drawn in lines.items() if is_drawn))
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [

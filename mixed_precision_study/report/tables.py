@@ -502,12 +502,10 @@ def varied_in(several: list[dict]) -> set[str]:
 
 def told_apart(settings: dict, varied: set[str]) -> list[str]:
     """Return the `varied` settings of a comparison as labels; a memory limit is always named."""
-    labels = []
-    for name, value in settings.items():
-        limit = name == "memory_limit_gib" and value
-        apart = name not in NAMED_APART and (name, value) not in UNTITLED
-        if limit or (apart and name in varied):
-            labels.append(setting_name(name, value))
+    apart = {name for name in varied - NAMED_APART if (name, settings.get(name)) not in UNTITLED}
+    if settings.get("memory_limit_gib"):
+        apart.add("memory_limit_gib")
+    labels = [setting_name(name, value) for name, value in settings.items() if name in apart]
     plain = [one for one in labels if not one.startswith(IDENTITY)]
     return plain or [one.removeprefix(IDENTITY) for one in labels]
 

@@ -28,6 +28,13 @@ from .status import say_ended
 FILES = ("logs/*.log", "*.ipynb", "*.json")
 
 
+def data_of_node(shared: Path) -> Path:
+    """Return where this node has its data: in the shared folder, or else in one of its own."""
+    if shared.is_dir():
+        return shared
+    return Path(os.environ.get(DATA_ENV, "~/.cache/mixed-precision-study")).expanduser()
+
+
 def make_repetition(
     runs: list[Run], notebook: bytes, root: Path, shared: Circumstances, on_gpu: bool
 ) -> dict:
@@ -45,10 +52,7 @@ def make_repetition(
         there = folder / "logs" / runs[0].notebook.name
         there.write_bytes(notebook)
         for asked in runs:
-            data = root / asked.parameters["data_dir"]
-            if not data.is_dir():  # this node has a folder of its own
-                own = os.environ.get(DATA_ENV, "~/.cache/mixed-precision-study")
-                data = Path(own).expanduser()
+            data = data_of_node(root / asked.parameters["data_dir"])
             places = {"data_dir": str(data), "output_dir": name}
             run = asked._replace(
                 notebook=there, folder=folder, parameters=asked.parameters | places
