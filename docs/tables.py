@@ -93,11 +93,11 @@ def badge_line(url):
 
 def commands(url):
     """Return the README's commands, which begin with the clone."""
-    address = url or "ADDRESS_OF_THIS_REPOSITORY"
     lines = (
-        f"git clone {address} study && cd study",
+        f"git clone {url or 'REPOSITORY_ADDRESS'} study",
+        "cd study",
         "pip install -r requirements.txt -e .",
-        "python run_all.py",
+        "python run_all.py  # H100: 7 min, 10 GB",
     )
     return "\n".join(["```sh", *lines, "```"])
 

@@ -50,7 +50,7 @@ def test_each_column_of_ratios_csv_is_said_once():
     assert sorted(said) == sorted({*written, "axis", "arm", "base"})
 
 
-def test_each_number_is_read_by_a_document_and_found_by_its_name():
+def test_each_number_is_read_by_a_document_and_found_by_name():
     documents = {path: path.read_text() for path in tables.pages(ROOT)}
     own = {path: quoted.quoted(path, text, ROOT / "outputs") for path, text in documents.items()}
     read = {
@@ -80,9 +80,7 @@ def test_each_number_is_read_by_a_document_and_found_by_its_name():
         ),
     ],
 )
-def test_a_stale_block_or_cell_is_named_with_the_command_and_mended(
-    copy, capsys, name, text, stale
-):
+def test_a_stale_block_or_cell_is_named_and_mended(copy, capsys, name, text, stale):
     path, fresh = copy / name, (ROOT / name).read_text()
     assert fresh.count(text) == 1
     path.write_text(fresh.replace(text, stale))
@@ -113,38 +111,53 @@ def test_without_the_tag_nothing_is_written(copy, capsys):
     assert {name: (copy / name).read_text() for name in COPIED} == before
 
 
-def test_a_repository_fills_badges_addresses_and_finders_and_another_one_replaces_it(tagged):
+NAME = "An-Other/c.d"
+URL = f"https://github.com/{NAME}"
+PLACES = (
+    f"colab.research.google.com/github/{NAME}/blob/main/notebooks/",
+    f"kaggle.com/kernels/welcome?src={URL}/blob/main/notebooks/",
+)
+
+
+@pytest.fixture
+def renamed(tagged):
+    """A repository of which the documents name another one first."""
     assert tables.repository_url(tagged) is None
-    for name in ("someone/study", "An-Other/c.d"):
+    for name in ("someone/study", NAME):
         assert tables.main(["--repository", name], root=tagged) == 0
         assert tables.main(["--check"], root=tagged) == 0
         assert tables.repository_url(tagged) == f"https://github.com/{name}"
-    settings, readme, start, *_ = ((tagged / one).read_text() for one in COPIED)
-    url = f"https://github.com/{name}"
-    assert settings.count("[project.urls]") == 1
-    assert readme.count(f"git clone {url} ") == 1
-    assert readme.index(f"({url}/actions/workflows/tests.yml)") < readme.index("**")
+    return tagged
+
+
+def test_a_repository_fills_badges_and_addresses(renamed):
+    settings, readme = ((renamed / one).read_text() for one in COPIED[:2])
+    assert settings.count("[project.urls]") == 1 and "someone" not in settings + readme
+    assert readme.count(f"git clone {URL} ") == 1
+    assert readme.index(f"({URL}/actions/workflows/tests.yml)") < readme.index("**")
     assert "(https://an-other.github.io/c.d/)" in readme
-    places = (
-        f"colab.research.google.com/github/{name}/blob/main/notebooks/",
-        f"kaggle.com/kernels/welcome?src={url}/blob/main/notebooks/",
-    )
-    assert all(f"{place}{tables.FIRST}" in readme for place in places)
+    assert all(f"{place}{tables.FIRST}" in readme for place in PLACES)
+
+
+def test_a_repository_fills_finders(renamed):
+    start = (renamed / "docs" / "start.md").read_text()
+    assert "someone" not in start
     for one in (*EXPERIMENTS, "summary"):
-        notebook = (tagged / "notebooks" / f"{one}.ipynb").read_text()
-        for place in places:
-            assert all(f"{place}{one}.ipynb" in text for text in (notebook, start))
-        assert f"git+{url}@v{__version__}" in notebook  # pip gets the code from there at last
-        assert "someone" not in notebook + settings + readme + start
+        notebook = (renamed / "notebooks" / f"{one}.ipynb").read_text()
+        for place in PLACES:
+            assert f"{place}{one}.ipynb" in notebook and f"{place}{one}.ipynb" in start
+        assert f"git+{URL}@v{__version__}" in notebook  # pip gets the code from there at last
+        assert "someone" not in notebook
 
 
-def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
-    """The notebook is as papermill leaves it: with its metadata, a printed line and a warning in
+@pytest.fixture(scope="module")
+def before():
+    """A notebook as papermill leaves it: with its metadata, a printed line and a warning in
     every cell.
     """
-    before = nbformat.read(NOTEBOOKS / "cifar_resnet.ipynb", as_version=4)
-    before.metadata["papermill"] = {"output_path": "/somewhere/out.ipynb"}
-    for cell in before.cells:
+    notebook = nbformat.read(NOTEBOOKS / "cifar_resnet.ipynb", as_version=4)
+    notebook.metadata["papermill"] = {"output_path": "/somewhere/out.ipynb"}
+    for cell in notebook.cells:
         cell.metadata["papermill"] = {"start_time": "now"}
         if cell.cell_type == "code":
             printed = "printed by the cell, see ../../home/me/outputs or https://a.org/b/c"
@@ -155,28 +168,37 @@ def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
         if cell.id == "results":
             answer = {"text/markdown": "the answer", "text/plain": "the answer"}
             cell.outputs += [nbformat.v4.new_output("display_data", answer)]
-    nbformat.write(before, tmp_path / "executed.ipynb")
-    paths = [str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def after(before, tmp_path_factory):
+    """The text of its copy."""
+    folder = tmp_path_factory.mktemp("executed")
+    nbformat.write(before, folder / "executed.ipynb")
+    paths = [str(folder / "executed.ipynb"), str(folder / "copy.ipynb")]
     assert executed.main([*paths, "Made-up data."]) == 0
-    copy, text = (
-        nbformat.read(tmp_path / "copy.ipynb", as_version=4),
-        (tmp_path / "copy.ipynb").read_text(),
-    )
-    heads = [cell.source.splitlines()[0] for cell in copy.cells[:4]]
+    return (folder / "copy.ipynb").read_text()
+
+
+def test_the_result_comes_first(after):
+    cells = nbformat.reads(after, as_version=4).cells
+    heads = [cell.source.splitlines()[0] for cell in cells[:4]]
     assert heads[0].startswith("# ") and heads[2:] == ["## Result", "show(records)"]
-    assert {cell.source for cell in copy.cells if cell.id not in ("note", "where")} == {
-        cell.source for cell in before.cells
-    }
-    assert (
-        copy.cells[1].source.startswith("**the answer**\n\nMade-up data.\n\n")
-        and text.count("the answer") == 1
-    )
-    assert copy.cells[-1].id == "finder"
-    assert "papermill" not in copy.metadata and "/somewhere" not in text and "a warning" not in text
-    assert "see outputs or https://a.org/b/c" in text
-    assert text.count("printed by the cell") == sum(
-        cell.cell_type == "code" for cell in before.cells
-    )
+    assert cells[1].source.startswith("**the answer**\n\nMade-up data.\n\n")
+    assert after.count("the answer") == 1
+    assert cells[-1].id == "finder"
+
+
+def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
+    copy = nbformat.reads(after, as_version=4)
+    sources = {cell.source for cell in copy.cells if cell.id not in ("note", "where")}
+    assert sources == {cell.source for cell in before.cells}
+    assert "papermill" not in copy.metadata
+    assert "/somewhere" not in after and "a warning" not in after
+    assert "see outputs or https://a.org/b/c" in after
+    count = sum(cell.cell_type == "code" for cell in before.cells)
+    assert after.count("printed by the cell") == count
 
 
 @pytest.mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])

@@ -28,6 +28,7 @@ TINY = {
     "transformer": {"width": 64, "layers": 1, "context": 16, "batch_size": 4},
 }
 CIFAR, REGRESSION, LANGUAGE, GPT = TINY
+ON_CPU = ("fp32", "amp_bf16")
 MODELS = {
     CIFAR: "resnet18 resnet50 wide_resnet28_10 mobilenetv3_small_050 dpn48b vit_tiny_patch16_224",
     REGRESSION: "tf_efficientnet_b0",
@@ -56,7 +57,7 @@ def with_model(names, model):
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution):
+def test_the_step_that_a_notebook_shows_is_the_one_it_takes(name, execution):
     experiment = experiment_of(
         name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name]
     )
@@ -100,7 +101,7 @@ def test_every_model_builds_and_steps(name, model):
         assert network(batch[0]).shape == (3, 1)
 
 
-def test_images_of_32_pixels_keep_their_size_enlarged_ones_get_the_stem_of_imagenet_and_dropout_reaches_the_models():
+def test_a_stem_is_of_the_image_size_and_dropout_is_passed_on():
     network = with_model(notebook(CIFAR), "resnet18")
     assert network.maxpool(network.conv1(torch.zeros(1, 3, 32, 32))).shape[2:] == (32, 32)
     assert with_model(notebook(CIFAR), "dpn92").features.conv1_1(torch.zeros(1, 3, 32, 32)).shape[
@@ -138,7 +139,7 @@ def test_schedules(monkeypatch, schedule, rates):
     )
 
 
-def test_accuracy_is_the_share_of_right_answers_in_the_evaluation_and_the_training_log():
+def test_accuracy_is_the_share_of_right_answers_also_in_the_log():
     answers = torch.eye(3)[torch.tensor([0, 1, 2, 2])]  # one of four is wrong
     batches = [(answers[:3], torch.tensor([0, 1, 2])), (answers[3:], torch.tensor([1]))]
     assert notebook(CIFAR)["evaluate"](lambda images: images, batches) == 0.75
@@ -170,7 +171,7 @@ def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_perplexity_is_of_the_whole_text_with_the_state_carried_on_without_its_history(kind):
+def test_perplexity_is_of_the_whole_text_with_its_state_kept(kind):
     language = notebook(LANGUAGE)
     network = with_model(language, kind).eval()
     batches = list(language["data"].eval_batches(torch.float32, 10))
@@ -183,7 +184,7 @@ def test_perplexity_is_of_the_whole_text_with_the_state_carried_on_without_its_h
     )
 
 
-def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better():
+def test_the_rate_is_a_quarter_where_perplexity_is_no_better():
     rates = {
         (): 20,
         (100, 90): 20,
@@ -198,9 +199,7 @@ def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better():
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is_one(
-    tested, tmp_path, capsys
-):
+def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, capsys):
     text = " \n".join(f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60))
     write_texts(
         tmp_path / "data" / "wikitext-2",
@@ -237,13 +236,14 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
         )
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_number(name, tmp_path):
-    """One is a file that was copied alone into an empty folder, as where the package is installed,
-    for papermill.
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def trained(request, tmp_path_factory):
+    """The folder of a notebook that has trained two steps, and its records: {precision: record}.
 
-    The others run in this process, because a kernel loads everything anew.
+    One is a file that was copied alone into an empty folder, as where the package is installed,
+    for papermill. The others run in this process, because a kernel loads everything anew.
     """
+    name, folder = request.param, tmp_path_factory.mktemp(request.param)
     asked = {
         "dataset": "synthetic",
         "max_steps": 2,
@@ -252,39 +252,49 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
         **TINY[name],
     }
     if name == LANGUAGE:
-        (tmp_path / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
-        done = papermill(f"{name}.ipynb", tmp_path, {"PYTHONPATH": str(ROOT)}, **asked)
+        (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
+        done = papermill(f"{name}.ipynb", folder, {"PYTHONPATH": str(ROOT)}, **asked)
         assert done.returncode == 0, done.stderr[-2000:]
     else:
-        run_cells(name, "results", **asked, output_dir=str(tmp_path / "outputs"))
-    found = [read_run(path) for path in (tmp_path / "outputs").glob("*.json")]
-    records, trained = {record["precision"]: record for record in found}, ("fp32", "amp_bf16")
-    statuses = {name: "ok" if name in trained else "unsupported" for name in MODES}
-    assert {name: record["status"] for name, record in records.items()} == statuses
-    assert {(one["device_type"], one["synthetic"]) for one in found} == {("cpu", True)}
-    assert {one["settings"]["batch_size"] for one in found} == {4}
-    for record in (records[name] for name in trained):
-        assert (
-            len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 1
-        )
-        # a block for each step
-        assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2
-        assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
-        for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
-            assert record[f"{what}_reason"] == "no GPU"
-        unknown = (
-            "energy_joules gpu_busy_fraction flops_per_step ledger_activations_mib throttled "
-            "peak_allocated_mib"
-        )
-        assert {record[what] for what in unknown.split()} == {None}  # never zero
-    if name == LANGUAGE:
-        (started,) = [record for record in records.values() if record["startup_seconds"]]
-        parts = [
-            started[f"startup_{part}_seconds"]
-            for part in ("import", "preflight", "data", "model", "warmup")
-        ]
-        assert all(seconds > 0 for seconds in parts) and started[
-            "startup_seconds"
-        ] == pytest.approx(sum(parts))
-        said = printed(executed(tmp_path))
-        assert said.count("needs an NVIDIA GPU") == len(MODES) - len(trained)
+        run_cells(name, "results", **asked, output_dir=str(folder / "outputs"))
+    found = [read_run(path) for path in (folder / "outputs").glob("*.json")]
+    return folder, {record["precision"]: record for record in found}
+
+
+def test_a_notebook_leaves_a_record_of_each_mode(trained):
+    found = trained[1]
+    statuses = {name: "ok" if name in ON_CPU else "unsupported" for name in MODES}
+    assert {name: record["status"] for name, record in found.items()} == statuses
+    assert {(one["device_type"], one["synthetic"]) for one in found.values()} == {("cpu", True)}
+    assert {one["settings"]["batch_size"] for one in found.values()} == {4}
+
+
+@pytest.mark.parametrize("precision", ON_CPU)
+def test_a_record_of_the_cpu_has_no_made_up_number(trained, precision):
+    record = trained[1][precision]
+    lengths = {len(record[name]) for name in ("epoch_seconds", "metric", "train_loss")}
+    assert lengths == {1}
+    # a block for each step
+    assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2
+    assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
+    for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
+        assert record[f"{what}_reason"] == "no GPU"
+    unknown = (
+        "energy_joules gpu_busy_fraction flops_per_step ledger_activations_mib throttled "
+        "peak_allocated_mib"
+    )
+    assert {record[what] for what in unknown.split()} == {None}  # never zero
+
+
+@pytest.mark.parametrize("trained", [LANGUAGE], indirect=True)
+def test_a_kernel_says_how_it_started_and_what_needs_a_gpu(trained):
+    folder, found = trained
+    (started,) = [record for record in found.values() if record["startup_seconds"]]
+    parts = [
+        started[f"startup_{part}_seconds"]
+        for part in ("import", "preflight", "data", "model", "warmup")
+    ]
+    assert all(seconds > 0 for seconds in parts)
+    assert started["startup_seconds"] == pytest.approx(sum(parts))
+    said = printed(executed(folder))
+    assert said.count("needs an NVIDIA GPU") == len(MODES) - len(ON_CPU)

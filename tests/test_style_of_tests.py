@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 
 LETTERS, FACTS = 59, 6  # at most
-LATER = ("report", "test_docs_tables", "test_notebooks")  # some of these still have more
-FOLDER = Path(__file__).parent
-FILES = [
-    path
-    for path in sorted(FOLDER.rglob("test_*.py"))
-    if path.stem not in LATER and path.parent.name not in LATER
-]
+FILES = sorted(Path(__file__).parent.rglob("test_*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -18,7 +18,7 @@ from .words import LOOKS, count, short_name, span
 
 ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of the article, and
 for times only if it is eager, because the articles were. Each of their figures is a single run on
-older software. A 95% interval stands in ( ), and the range of hosts in [ ]. `O2` and fp16 AMP stand
+older software. A 95% interval stands in ( ), and the range of machines in [ ]. `O2` and fp16 AMP stand
 in for each other. EfficientNet's article has images of its own."""
 TWO = "{:.2f}"
 TIME_MARGIN = 0.05  # a smaller change of time counts as none
@@ -143,7 +143,7 @@ def theirs_of(row: Any) -> float:
 
 def claims(articles: pd.DataFrame) -> pd.DataFrame:
     """Return articles.csv: a row for each published figure with ours, its interval or the range of
-    its hosts, and n.
+    its machines, and n.
 
     Both are told as change_of() tells them, and memory without a baseline in GiB.
     """
@@ -310,7 +310,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
                 "Here": ", ".join(here),
                 "Direction": next(filter(None, rows.held), ""),
                 "n": ours[0].get("processes") or ours[0]["runs"],
-                "Hosts": ours[0].get("hosts") or "",
+                "Machines": ours[0].get("hosts") or "",
                 "Our card": ours[0]["device"],
             }
         )

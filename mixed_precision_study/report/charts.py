@@ -12,7 +12,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 
-from .words import short
+from .words import plain, short
 
 # the page sets them anew for its dark mode
 INK, SOFT, LINE, GROUND, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#e8ebef", "#ffffff"
@@ -156,6 +156,8 @@ LONG_LINE = 44  # letters of a line that is as wide as a panel
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 LEAST_RATIO, MOST_RATIO = 0.8, 1.6  # the axis reaches at least so far
 LONG_LABEL = 0.4  # of the axis
+# what stands for a marker in a sentence
+SIGNS = dict(zip("vDosPX^d", "▼◆●■✚✖▲♦", strict=True))
 
 
 def framed(
@@ -186,7 +188,7 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     arm, colour, mark: what is compared, and its look
     ratio: how many times as fast it is as its base
     label, strong: what stands beside the dot, and whether that is bold
-    low, high: ends of its interval or of the range of its hosts, NaN where there is none
+    low, high: ends of its interval or of the range of its machines, NaN where there is none
     ranged: whether these are such a range
     seconds, takes: seconds at the right, NaN where none are shown, and their heading
     """
@@ -194,7 +196,8 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     least = min(LEAST_RATIO, 0.95 * ends.min(axis=None))
     share = rows.label.str.len() * LETTER / PANEL + 0.05  # of the axis that a label takes
     share = share.where(share < LONG_LABEL, 0.05)  # a longer one stands at the left of its dot
-    reach = least * (ends.max(axis=1) / least) ** (1 / (1 - share))
+    # a label that would cross the line at 1 begins there
+    reach = least * (ends.max(axis=1).clip(lower=1) / least) ** (1 / (1 - share))
     most = max(MOST_RATIO, reach.max())
     least = min(least, most**-0.22)  # room for the word at the left of 1
     with chart_style():
@@ -217,7 +220,7 @@ def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
         row=found.run,
         ranged=found.low.isna() & (found.hosts > 1),
         seconds=[base.get(key) for key in keys_of_base],
-        takes=found.base_short + " takes",
+        takes=found.base_short + ", an epoch",
     )
     panels = list(found.panel.unique())
     found = found.sort_values("place").sort_values("seconds", ascending=False, kind="stable")
@@ -227,7 +230,7 @@ def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
 def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
     """Return rows of several arms with label and ends, panel by panel in the given order.
 
-    The ends are those of the interval, or where a ratio is `ranged` those of its hosts.
+    The ends are those of the interval, or where a ratio is `ranged` those of its machines.
     """
     rows = rows.assign(
         label=rows.short + rows.ratio.map(" {:.2f}×".format),
@@ -238,17 +241,16 @@ def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
 
 
 def dots_note(rows: pd.DataFrame) -> str:
-    """Return what the marks of dots() mean, as Markdown; it names only what is there."""
-    texts = []
-    if (rows.low.notna() & ~rows.ranged).any():
-        texts.append("Lines are 95% intervals over processes.")
-    if rows.ranged.any():
-        texts.append("Pale lines reach from the slowest to the fastest host.")
-    if (rows.low.isna() | (rows.low <= 1) & (rows.high >= 1)).any():
-        texts.append("A number in grey has no interval, or one that includes 1.")
-    if rows.strong.any():
-        texts.append("Bold is the fastest of a row, where its interval overlaps no other.")
-    return " ".join(texts)
+    """Return what the marks of dots() mean in one line of Markdown; it names only what is there."""
+    named = (rows.mark.map(SIGNS) + " " + rows.short).map(plain).unique()
+    marks = {
+        "line: 95% interval": rows.low.notna() & ~rows.ranged,
+        "pale line: slowest to fastest machine": rows.ranged,
+        "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's": rows.strong,
+        "grey: no clear difference, as the line includes 1": rows.low.le(1) & rows.high.ge(1),
+        "grey without a line: too few runs to tell": rows.low.isna(),
+    }
+    return " · ".join([*named, *(text for text, of in marks.items() if of.any()), "log axis"])
 
 
 def draw_dots(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
@@ -281,21 +283,30 @@ def prepare_ratio_axis(axes: Axes, limits: tuple[float, float]) -> None:
     axes.axvspan(limits[0], 1, color=GROUND, linewidth=0)
     axes.text(0.97, -0.4, "slower", ha="right", va="center", color=SOFT)
     axes.text(1.03, -0.4, "faster", va="center", color=SOFT)
-    far = math.log(limits[1] / limits[0]) / 7
-    shown: list[float] = []
-    for tick in sorted(RATIO_TICKS, key=lambda tick: abs(math.log(tick))):
-        apart = all(abs(math.log(tick / other)) > far for other in shown)
-        if apart and limits[0] <= tick <= limits[1]:
-            shown.append(tick)
-    axes.minorticks_off()
-    axes.set_xticks(shown, [f"{tick:g}×" for tick in shown])
+    seen = [tick for tick in RATIO_TICKS if limits[0] <= tick <= limits[1]]
+    write_ticks(axes, sorted(seen, key=lambda tick: abs(math.log(tick))), "{:g}×")
     axes.set_yticks([])
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
 
 
+def write_ticks(axes: Axes, ticks: Iterable[float], form: str) -> None:
+    """Write those of the ticks below a log axis that have room beside the ones before them."""
+    least, most = axes.get_xlim()
+    far = math.log(most / least) / 7
+    shown: list[float] = []
+    for tick in ticks:
+        if all(abs(math.log(tick / other)) > far for other in shown):
+            shown.append(tick)
+    axes.minorticks_off()
+    axes.set_xticks(shown, [form.format(tick) for tick in shown])
+
+
 def draw_dot(axes: Axes, dot: Any, place: float) -> None:
-    """Draw a ratio with its interval and its number; a range of hosts is paler than an interval."""
+    """Draw a ratio with its interval and its number, which the line at 1 does not cross.
+
+    A range of machines is paler than an interval.
+    """
     colour = dot.colour
     if pd.notna(dot.low):
         axes.hlines(
@@ -303,21 +314,23 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
         )
     (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
-    known = pd.notna(dot.low) and not dot.low <= 1 <= dot.high
-    ends = [one for one in (dot.low, dot.ratio, dot.high) if pd.notna(one)]
-    left, right = min(ends), max(ends)
+    ends = pd.Series([dot.low, dot.ratio, dot.high], dtype=float)
+    left, right = ends.min(), ends.max()
     least, most = axes.get_xlim()
-    rest = math.log(most / right) / math.log(most / least) * PANEL  # inches at the right
-    fits = len(dot.label) * LETTER < rest
+    wide = (most / least) ** (len(dot.label) * LETTER / PANEL)  # factor from end to end of a label
+    fits = right * wide < most
+    start, end = (right, right * wide) if fits else (left, left / wide)
+    if min(start, end) < 1 < max(start, end):
+        start = 1
     axes.annotate(
         dot.label,
-        (right if fits else left, place),
+        (start, place),
         (6 if fits else -6, 0),
         textcoords="offset points",
         ha="left" if fits else "right",
         va="center",
         weight="bold" if dot.strong else "normal",
-        color=INK if known else SOFT,
+        color=INK if dot.low > 1 or dot.high < 1 else SOFT,
         gid=f"label {dot.arm} {dot.row}",
     )
 

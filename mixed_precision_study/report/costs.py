@@ -255,7 +255,7 @@ def memory_section(tables: Tables) -> Section:
 
 
 ABOUT_ENERGY = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in
-timed epochs, without the host. Percentages compare pairs on one card with TF32, or with fp32 where
+timed epochs, without the machine around it. Percentages compare pairs on one card with TF32, or with fp32 where
 TF32 was not run. A run counts if it was timed for at least {SHORTEST_FOR_ENERGY:g} s, because NVML
 counts in coarse steps."""
 

@@ -319,11 +319,19 @@ def find_records(
             )
         found, others = read_records(place)
         way: PurePath = place if place.is_dir() else place.parent
-        with suppress(ValueError):  # on another drive of Windows
-            way = PurePath(os.path.relpath(way, output))
+        way = seen_from(way, output)
         records += [{**record, "path": (way / record["path"]).as_posix()} for record in found]
         left_out += [((way / path).as_posix(), reason) for path, reason in others]
     return output, records, left_out
+
+
+def seen_from(place: PurePath, folder: str | Path) -> PurePath:
+    """Return the way from a folder to a place, which is the place itself on another drive of
+    Windows.
+    """
+    with suppress(ValueError):
+        return PurePath(os.path.relpath(place, folder))
+    return place
 
 
 def of_other_code(records: list[dict]) -> list[dict]:

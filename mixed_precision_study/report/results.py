@@ -62,7 +62,7 @@ from .words import (
 )
 
 CAUTIONS = {  # {code of a difference between two sides: what is said of it once}
-    "order": "one side always ran first, so a drift of the host may look like a difference",
+    "order": "one side always ran first, so a drift of the machine may look like a difference",
     "place": "the two sides had different places in the order of their process",
     "clock": "the clocks of the two sides differed",
     "one_clock": "the clocks of the two sides differed",
@@ -102,7 +102,7 @@ def sure_section(tables: Tables) -> Section:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where 1
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where 1
     lies in it.
     """
     if row.outcome == FEW_HOSTS:
@@ -116,7 +116,7 @@ def cell_of(row: pd.Series) -> str:
 
 
 def range_of_hosts(row: Any) -> str:
-    """Return the median of the hosts' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1
+    """Return the median of the machines' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1
     lies between them.
     """
     return (
@@ -127,10 +127,10 @@ def range_of_hosts(row: Any) -> str:
 
 def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
     """Return how far graphs and eager runs repeat, as the half width of their intervals, and how
-    far hosts differ.
+    far machines differ.
     """
     known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
-    apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between hosts"
+    apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between machines"
     if known.empty and len(hosts):
         return f"Eager ratios {apart}"
     if known.empty:
@@ -150,7 +150,7 @@ def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
 
 
 def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
-    """Return all cautions merged: what the numbers are, hosts, order, correction, disturbed
+    """Return all cautions merged: what the numbers are, machines, order, correction, disturbed
     runs.
     """
     known, few = (
@@ -189,21 +189,21 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
     if len(over_hosts):
         fewest = int(over_hosts.hosts.min())
         said.append(
-            f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around "
+            f"[ ] holds the lowest and highest of {count(fewest, 'machine')} or more around "
             "their median, because eager"
-            f" times belong to a host. Of further hosts up to {2 / (fewest + 1):.0%} are "
+            f" times belong to a machine. Of further machines up to {2 / (fewest + 1):.0%} are "
             "expected outside."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
         said.append(
-            "Eager times depend on the host, so their intervals hold for this host and "
+            "Eager times depend on the machine, so their intervals hold for this one and "
             "may not hold for others."
         )
     codes = {found.code for differing in ratios.differences for found in differing}
     cautions = list(dict.fromkeys(text for code, text in CAUTIONS.items() if code in codes))
     if codes & SOFTWARE_AND_HOST.keys():
-        cautions.append("the two sides differ in host or software, as ratios.csv says")
+        cautions.append("the two sides differ in machine or software, as ratios.csv says")
     if cautions:
         said.append(
             f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of "
@@ -277,10 +277,10 @@ ENVIRONMENT = {
     "PyTorch": "torch_version",
     "timm": "timm_version",
     "Python": "python_version",
-    "host": "host_platform",
-    "host CPU": "host_cpu",
-    "host cores": "host_cores",
-    "host (hash)": "host_id",
+    "machine": "host_platform",
+    "CPU": "host_cpu",
+    "cores": "host_cores",
+    "machine (hash)": "host_id",
     "package": "package_version",
     "commit of the suite": "commit",
 }

@@ -15,6 +15,7 @@ from ..judge.axis import arm_named, grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
+from ..store.commit import ROOT
 from .articles import articles_section
 from .charts import chart_style, dots, dots_note, ratio_rows
 from .costs import (
@@ -25,6 +26,7 @@ from .costs import (
     time_section,
     why_section,
 )
+from .files import seen_from
 from .quality import quality_section
 from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
@@ -46,6 +48,12 @@ from .words import (
 )
 
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
+ASKED = "How much faster is training with AMP (automatic mixed precision)? · "
+LINES = (
+    "In your own loop, AMP takes these [lines to copy](<{0}/README.md#lines-to-copy>)."
+    " [Which lines do I add?](<{0}/docs/answers/which-lines-do-i-add.md>)"
+    " [Is AMP worth it in eager mode?](<{0}/docs/answers/is-amp-worth-it-in-eager-mode.md>)"
+)
 NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
@@ -121,14 +129,15 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
         return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
         said.append(
-            "By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline."
+            "AMP computes in 16 bits where that is safe. By default PyTorch uses TF32 in"
+            " convolutions and RNNs, so TF32 is the fair baseline."
         )
         over = tables.ratios[(tables.ratios.base == "fp32") & tables.ratios.arm.isin(AMP)]
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
             said.append(
-                f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} "
-                "times as fast."
+                f"AMP is {span(list(over.ratio), '{:.1f}')} times as fast as strict fp32 that is"
+                " executed in the same way."
             )
     return " ".join(filter(None, said))
 
@@ -141,7 +150,10 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     one = found.iloc[0]
     name = one.metric.replace("_", " ")
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
-        return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
+        few = count(one.seeds, "seed")
+        return (
+            f"{name} not judged from {few} (study quality has {FEWEST_SEEDS_FOR_OUTCOME} or more)"
+        )
     kept = one.outcome in AS_GOOD
     within = "no loss beyond the margin" if kept else outcome_words(one.outcome)
     return f"{name}: {within}, {one.seeds} seeds"
@@ -169,7 +181,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
         strict = [ratios.get((best.comparison, arm, first)) for arm in shown.arm]
         against = f"as fast as {base}"
         if best.baseline != first and None not in strict:
-            against += f", {' and '.join(map(times, strict))} as fast as {tables.called(first)}"
+            over = listed(list(dict.fromkeys(map(times, strict))), "and")
+            against += f", {over} as fast as {tables.called(first)}"
         how = in_way(best.way) or "in the same way"
         if shown.processes.min() < FEWEST_PROCESSES:
             how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
@@ -215,7 +228,7 @@ def facts(tables: Tables) -> str:
         listed(sorted(devices), "and"),
         f"PyTorch {listed(sorted(versions), 'and')}" if versions else "",
         count(len(tables.trainings), "run"),
-        count(hosts, "host") if hosts else "",
+        count(hosts, "machine") if hosts else "",
         days_of([one["finished_at"] for one in records]),
     ]
     return " · ".join(filter(None, parts))
@@ -240,7 +253,7 @@ def worked(tables: Tables) -> list[dict]:
 
 
 def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return the parameters of the fastest way where a model ran in eager mode, too, or what to
+    """Return the commands of the fastest way where a model ran in eager mode, too, or what to
     run next where AMP gained little in eager mode alone; else "".
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
@@ -256,17 +269,22 @@ def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
             waiting.append(name)
     said = []
     if ways:
-        each_way = [f"`{words}` ({plain(listed(names, 'and'))})" for words, names in ways.items()]
+        # with such parameters quick would train in this way several times
+        study = plain(tables.name or "quick")
+        study = "reference" if study.startswith("quick") else study
+        commands = [
+            f"`python run_all.py {study} {words}` ({plain(listed(names, 'and'))})"
+            for words, names in ways.items()
+        ]
         said.append(
-            "PyTorch's usual eager mode is slower here than the way on the cards."
-            f" To run that way, set {'; '.join(each_way)}."
+            "PyTorch's usual eager mode is slower here than the way that stands below each model's"
+            f" numbers. These commands train in that way: {'; '.join(commands)}."
         )
     if waiting:
         said.append(
             f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
-            " waits for the CPU. As a CUDA graph it does not wait, so measure that next:"
-            f" `python run_all.py {plain(tables.name or 'quick')}"
-            " -p execution cuda_graph -p channels_last true`."
+            " waits for the CPU. As a CUDA graph it does not wait, so measure that next, too:"
+            " `python run_all.py quick`."
         )
     return " ".join(said)
 
@@ -302,7 +320,8 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
     opened = subject if subject and subject.parts and not tables.on_cpu else None
     title = question if opened else found
     screen = Section()
-    screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
+    asked = ASKED if "AMP" in title else ""
+    screen.parts.append(Heading(title, level=1, above=asked + plain(facts(tables))))
     if text := said_below(tables, bars, title, found, way):
         screen.say(plain(text))
     if opened:
@@ -318,18 +337,20 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
 
 
 def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) -> None:
-    """Add the cards, which parameters are fast, and the ratios as dots."""
+    """Add the cards, which commands are fast, lines to copy, and the ratios as dots."""
     if cards := cards_of(tables, bars):
         screen.parts.append(Cards(cards))
     if said := what_is_fast(tables, bars):
         screen.say(said)
     rows = ratio_rows(bars)
     if len(rows):
+        screen.say(LINES.format(seen_from(ROOT, tables.folder).as_posix()))
+        screen.say(dots_note(rows))
         screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
         bases = plain(listed(list(rows.base_short.unique())))
         screen.say(
             f"A dot says how many times as fast training is as in {bases} in the same row,"
-            f" whose seconds of an epoch stand at the right. {dots_note(rows)}"
+            " whose seconds of an epoch stand at the right."
         )
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from ..judge.axis import Axis, arm_named
 from ..judge.divergence import skipped_fraction
 from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
-from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed
+from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed, write_ticks
 from .files import as_list
 from .results import range_of_hosts
 from .section import Section, ratio_texts, spans, texts
@@ -216,14 +215,13 @@ def steps_section(tables: Tables) -> Section:
         section.table(cells, "Every step in numbers")
     ways = ways_of(tables, steps)
     if len(ways):
-        wide = ways.outcome == FEW_HOSTS  # then the ends are those of the hosts
+        wide = ways.outcome == FEW_HOSTS  # then the ends are those of the machines
         ways = ways.join(tables.comparisons[["name", "task", "run"]], on="before")
         section.finding = section.finding or ways_finding(ways)
         rows = way_rows(ways)
+        section.say(dots_note(rows))
         section.chart(dots(rows), "ways", ways_finding(ways))
-        section.say(
-            f"A dot says how many times as fast training is with the setting. {dots_note(rows)}"
-        )
+        section.say("A dot says how many times as fast training is with the setting.")
         cells = {
             "model": ways.name + ", " + ways.task,
             "run": ways.run,
@@ -259,7 +257,6 @@ VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 # {axis: a size in a sentence}
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
 FEWEST_SCALES = 3  # fixed ones of a sweep
-APART = 1.4  # factor between two sizes of which both are written below a chart
 # NaN where unknown
 TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "loss_comparison")
 
@@ -402,11 +399,7 @@ def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
         axes.plot(line["size"], line.ratio, label=look.short, gid=f"line {look.Index}", **style)
         axes.vlines(line["size"], line.low, line.high, color=look.colour, linewidth=1.5)
     axes.set_xscale("log")
-    ticks: list[int] = []
-    for size in sorted(rows["size"].unique(), reverse=True):
-        ticks += [size] if not ticks or size * APART <= ticks[-1] else []
-    axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
+    write_ticks(axes, sorted(rows["size"].unique(), reverse=True), "{:,}")
     ends = min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max())
     axes.set(xlabel=rows.axis.iloc[0], ylim=ends)
     figure.legend(loc="lower left", ncols=4, borderpad=0, handlelength=1.4, columnspacing=1)
@@ -480,7 +473,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     section.chart(figures, "growth", section.finding or "Speed-up over what grows")
     dashes = (
         "A line is dashed where a point has no interval, because it rests on too few "
-        "processes or hosts."
+        "processes or machines."
     )
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])

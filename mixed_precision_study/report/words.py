@@ -188,7 +188,7 @@ OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
     "not_trained": "did not train",
     "other_conditions": "other conditions",
     "too_short": "too short to tell",
-    "few_hosts": "range over hosts",
+    "few_hosts": "range over machines",
     "one_process": "one process",
     "two_processes": "two processes",
     "not_worse": "not worse",
@@ -229,9 +229,9 @@ SOFTWARE_AND_HOST = {  # of which two runs may have different ones
     "timm_version": "timm",
     "package_version": "version of this package",
     "code_hash": "measuring code",
-    "host_id": "host",
+    "host_id": "machine",
     "host_cpu": "CPU model",
-    "host_cores": "cores of the host",
+    "host_cores": "cores of the machine",
 }
 # a hash is longer
 AGAINST = "{} {{own!s:.24}} against {{base!s:.24}}"

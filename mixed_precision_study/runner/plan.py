@@ -138,14 +138,12 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
     precisions = list(dict.fromkeys(name for run in runs for name in run.parameters["precisions"]))
 
     def settings_of(run: Run) -> str:
-        return repr(
-            [item for item in run.parameters.items() if item[0] not in ("precisions", "repeat")]
-        )
+        return repr(run.parameters | {"precisions": None, "repeat": None})
 
     settings = list(dict.fromkeys(map(settings_of, runs)))
 
     def place(run: Run) -> tuple[int, int, int]:
-        repeat = run.parameters.get("repeat", 0)
+        repeat = run.parameters["repeat"]
         first = in_turn(precisions, comparison, repeat).index(run.parameters["precisions"][0])
         return repeat, first, in_turn(settings, comparison, repeat).index(settings_of(run))
 
@@ -175,33 +173,30 @@ class Setting(NamedTuple):
         for number in self.repetitions:
             changes = {"output_dir": place, "repeat": number}
             left = unplanned(self.notebook.stem, [way | changes for way in self.ways], planned)
-            processes = [left]
-            if share_algorithms(left):
-                processes = [[way] for way in left]
-            if apart:
-                processes = [
-                    [way | {"precisions": [name]}] for way in left for name in way["precisions"]
+            for ways in processes_for(left, apart):
+                first = ways[0]
+                others = [
+                    {name: way[name] for name in way if way[name] != first[name]} for way in ways
                 ]
-            for ways in filter(None, processes):
-                yield self.run(ways, folder, study)
-
-    def run(self, ways: list[dict], folder: Path, study: dict | None) -> Run:
-        """Return the run that trains these ways one after the other."""
-        first = ways[0]
-        changed = [{name: way[name] for name in way if way[name] != first[name]} for way in ways]
-        minutes = self.minutes * sum(len(way["precisions"]) for way in ways)
-        run = Run(self.notebook, first, folder, minutes, study=study, given=self.given)
-        return run._replace(ways=tuple(changed))
+                minutes = self.minutes * sum(len(way["precisions"]) for way in ways)
+                run = Run(
+                    self.notebook, first, folder, minutes, 0, study, self.given, tuple(others)
+                )
+                yield run
 
 
-def share_algorithms(ways: list[dict]) -> bool:
-    """Return whether one way would get the algorithms of another, because both convolve in one
-    layout and only one searches.
+def processes_for(ways: list[dict], apart: bool) -> list[list[dict]]:
+    """Return the ways in lists, each for a process of its own: with `apart` one for each training.
 
-    PyTorch keeps its choice for each layout, searched or not, as long as the process lives.
+    Ways that convolve in one layout of which only some search share none, because PyTorch keeps its
+    choice of algorithms for each layout, searched or not, as long as the process lives.
     """
-    chosen = {(way.get("channels_last"), way["cudnn_benchmark"]) for way in ways}
-    return len(dict(chosen)) < len(chosen)
+    if apart:
+        return [[way | {"precisions": [name]}] for way in ways for name in way["precisions"]]
+    searched = {(way.get("channels_last"), way["cudnn_benchmark"]) for way in ways}
+    if len(dict(searched)) < len(searched):
+        return [[way] for way in ways]
+    return [ways] if ways else []
 
 
 def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
@@ -216,25 +211,14 @@ def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
     return found
 
 
-def for_cards(precisions: list[str], lacking: Collection[str]) -> list[str]:
-    """Return the precisions that the cards here can run, where fp32 stands in for TF32.
-
-    Where none is left, all are returned, because their records then say why.
-    """
-    found = ["fp32" if one == "tf32" and one in lacking else one for one in precisions]
-    return [one for one in dict.fromkeys(found) if one not in lacking] or precisions
-
-
 def overrides_for(
     notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
-    known = {name: overrides[name] for name in overrides if name in declared.model_fields}
     start = f"{notebook}."
-    only_here = {
-        name.removeprefix(start): overrides[name] for name in overrides if name.startswith(start)
-    }
-    return known | only_here
+    of_all_first = sorted(overrides, key=lambda name: name.startswith(start))
+    known = {name.removeprefix(start): overrides[name] for name in of_all_first}
+    return {name: value for name, value in known.items() if name in declared.model_fields}
 
 
 def swept_settings(
@@ -263,24 +247,36 @@ def swept_settings(
         raise UserError(
             f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less."
         )
+    if "precisions" in asked:
+        lacking = ()
     settings = []
     for values in itertools.product(*swept.values()):
-        combination = dict(zip(swept, values, strict=True))
-        try:
-            ways = [
-                checked(name, given | combination | way | asked, declared).model_dump()
-                for way in entry.get("ways", [{}])
-            ]
-        except UserError as error:
-            raise UserError(f"notebook {name}: {error}") from None
-        for way in ways if "precisions" not in asked else ():
-            way["precisions"] = for_cards(way["precisions"], lacking)
+        combination = given | dict(zip(swept, values, strict=True)) | asked
+        ways = [combination | way | asked for way in entry.get("ways", [{}])]
+        ways = [checked_for(name, way, declared, lacking) for way in ways]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
-        names = tuple({*given, *combination, *asked, *OF_THE_RUN})
-        settings.append(Setting(path, ways, names, range(first, first + repeats), 0))
-    trainings = sum(len(way["precisions"]) for setting in settings for way in setting.ways)
-    minutes = entry.get("minutes", 1) / usual / trainings
-    return [setting._replace(minutes=minutes) for setting in settings]
+        trainings = count * sum(len(way["precisions"]) for way in ways)
+        minutes = entry.get("minutes", 1) / usual / trainings
+        names = tuple({*combination, *OF_THE_RUN})
+        settings.append(Setting(path, ways, names, range(first, first + repeats), minutes))
+    return settings
+
+
+def checked_for(
+    notebook: str, values: dict, declared: type[Parameters], lacking: Collection[str]
+) -> dict[str, Any]:
+    """Return the parameters of a way as the notebook gets them, on cards that are `lacking` some
+    precisions, where fp32 stands in for TF32.
+
+    Where none is left, all are kept, because their records then say why.
+    """
+    try:
+        way = checked(notebook, values, declared).model_dump()
+    except UserError as error:
+        raise UserError(f"notebook {notebook}: {error}") from None
+    found = ["fp32" if one == "tf32" and one in lacking else one for one in way["precisions"]]
+    left = [one for one in dict.fromkeys(found) if one not in lacking]
+    return way | {"precisions": left or way["precisions"]}
 
 
 def plan(
@@ -332,10 +328,8 @@ def one_repetition(comparisons: list[Comparison], number: int | None) -> list[Co
     """
     if number is None:
         return comparisons
-    kept = []
-    for runs in comparisons:
-        if chosen := [run for run in runs if run.parameters["repeat"] == number]:
-            kept.append(chosen)
+    chosen = [[run for run in runs if run.parameters["repeat"] == number] for runs in comparisons]
+    kept = [runs for runs in chosen if runs]
     if comparisons and not kept:
         raise UserError(
             "the repetition of -p repeat is not planned, "

@@ -9,9 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..judge.axis import Axis
 from ..judge.conditions import flags_of, why_made_up
@@ -34,9 +33,13 @@ from ..store.files import opened_to_append
 from ..store.record import read_run
 from .plan import Comparison
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 LOG = logging.Logger("mixed_precision.runner", logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end the study when its log is written
 TIMES_FILE = "logs/batch.json"  # below the output folder
+LACKING = r", (no|without) [^,]+"  # in the name of a row
 
 
 def say(text: str, in_log: str = "") -> None:
@@ -135,38 +138,29 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     axis = checked_study(record["study"] or {}, "the record").compares()
-    runs, to_come = alike(record, comparison, axis)
-    own, known = axis.arm_of(record), {*runs, *to_come}
-    base = ([""] + [one for one in axis.bases if one in known])[-1]
+    runs, own = alike(record, comparison, axis), axis.arm_of(record)
+    base = next((arm for arm in reversed(axis.bases) if arm in runs), "")
     words = []
-    for arm in runs:
-        if arm == base or own not in (arm, base):
-            continue
+    for arm in [own] if own != base else [arm for arm in runs if arm != base]:
         ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, [])))
         if ratio and not (ratio["untrained"] or ratio["unlike"]):
             words.append(f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
     return f"{way_of(record)}, over {short_name(base)}: {', '.join(words)}" if words else None
 
 
-def alike(
-    record: dict, comparison: Comparison, axis: Axis
-) -> tuple[dict[str, list[dict]], set[str]]:
-    """Return ({arm: ok records}, arms to come) of the trainings that differ from a run in their arm
-    alone.
+def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[dict]]:
+    """Return {arm: ok records} of the trainings that differ from an ok one in their arm alone.
+
+    An arm without a record is yet to come.
     """
     runs: dict[str, list[dict]] = {}
-    to_come = set()
     for run in comparison:
         for run_id, (parameters, precision) in run.trainings.items():
             found = read_run(run.record_paths[run_id])
             other = found or record | {"precision": precision, "settings": parameters}
-            if axis.rest_of(other) != axis.rest_of(record):
-                continue
-            if found is None:
-                to_come.add(axis.arm_of(other))
-            elif found["status"] == "ok":
-                runs.setdefault(axis.arm_of(other), []).append(other)
-    return runs, to_come
+            if other["status"] == "ok" and axis.rest_of(other) == axis.rest_of(record):
+                runs.setdefault(axis.arm_of(other), []).extend([found] if found else [])
+    return runs
 
 
 def table(folder: Path) -> str:
@@ -181,39 +175,36 @@ def table(folder: Path) -> str:
     from ..report.tables import read_tables
 
     tables = read_tables(folder)
-    arms = tables.arms if tables.on_cpu else tables.compared_arms or tables.arms
-    names = []
-    for name, way, more in tables.comparisons[["name", "way", "more"]].itertuples(index=False):
-        labels = [one for one in more.split(", ") if not one.startswith(("without ", "no "))]
-        names.append(", ".join(filter(None, [name, way, *labels])))
-    rows: dict[str, dict] = {}
-    bars = tables.bars.astype(dict.fromkeys(("ratio", "saved", "energy"), float))
-    for bar in bars[bars.arm.isin(arms)].itertuples():
-        name = names[bar.comparison]
-        if names.count(name) > 1:
-            name = tables.comparisons.title[bar.comparison]
-        rows.setdefault(name, {}).update(cells_of(bar, tables.on_cpu))
-    frame = pd.DataFrame(list(rows.values()), index=[*rows]).fillna("")
-    frame = frame.loc[:, (frame != "").any()]
-    if rows and not tables.on_cpu:
-        frame.columns = pd.MultiIndex.from_tuples(frame.columns)
+    named = tables.comparisons
+    # what a row has not needs no word, unless it is all that tells two rows apart
+    names = (named["name"] + ", " + named["run"]).str.replace(LACKING, "", regex=True)
+    names = names.str.strip(", ").mask(names.duplicated(keep=False), named.title)
+    bars = tables.bars.assign(row=tables.bars.comparison.map(names))
+    if tables.on_cpu:
+        ends = {"ok": "worked", "unsupported": "needs a GPU"}
+        bars = bars.assign(over=bars.short, speed=bars.status.replace(ends))
+    else:
+        bars = with_changes(bars[bars.arm.isin(tables.compared_arms or tables.arms)])
+    shown = [name for name in ("speed", "memory", "energy") if name in bars]
+    arms = {over: own.set_index("row")[shown] for over, own in bars.groupby("over", sort=False)}
+    frame = pd.concat(arms, axis=1).dropna(axis=1, how="all").fillna("").rename_axis(None)
+    if tables.on_cpu:
+        frame = frame.droplevel(1, axis=1)
     return "\n".join([frame.to_string(), *cautions_of(list(tables.trainings.record))])
 
 
-def cells_of(bar: Any, on_cpu: bool) -> dict:
-    """Return {column: text} of an arm in a row of table(): its ratio, or else how it ended."""
-    if on_cpu:
-        ends = {"ok": "worked", "unsupported": "needs a GPU"}
-        return {bar.short: ends.get(bar.status, bar.status)}
-    found = {"speed": bar.status}
-    if bar.outcome == NOT_TRAINED:
-        found["speed"] = outcome_words(NOT_TRAINED)
-    elif not isnan(bar.ratio):
-        found["speed"] = f"{bar.ratio:.2f}x"
-    changes = {"memory": -bar.saved, "energy": bar.energy - 1}
-    for name, change in changes.items():
-        found[name] = "" if isnan(change) else f"{round(100 * change):+d}%"
-    return {(f"{bar.short}/{bar.base_short}", name): text for name, text in found.items()}
+def with_changes(bars: "pd.DataFrame") -> "pd.DataFrame":
+    """Return bars with the texts of table(): the ratio of each, or else how it ended, and how much
+    more memory and energy it took.
+    """
+    percent, figures = "{:+.0%}".format, bars[["ratio", "saved", "energy"]].astype(float)
+    texts = {"speed": figures.ratio.map("{:.2f}x".format, na_action="ignore").astype(object)}
+    for name, change in {"memory": -figures.saved, "energy": figures.energy - 1}.items():
+        texts[name] = (change.round(2) + 0.0).map(percent, na_action="ignore")  # -0.0 becomes 0.0
+    bars = bars.assign(over=bars.short + "/" + bars.base_short, **texts)
+    bars["speed"] = bars.speed.fillna(bars.status)
+    bars.loc[bars.outcome == NOT_TRAINED, "speed"] = outcome_words(NOT_TRAINED)
+    return bars
 
 
 def cautions_of(records: list[dict]) -> list[str]:

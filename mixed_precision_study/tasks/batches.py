@@ -29,53 +29,37 @@ def mapped(
     def inner(part: Any, place: str) -> Any:
         return mapped(part, convert, path + place, is_leaf)
 
-    if isinstance(value, torch.Tensor | torch.Size) or moves_itself(value) or is_leaf(value):
+    is_plain = isinstance(value, dict | UserDict)
+    moves_itself = isinstance(value, Mapping) and not is_plain and hasattr(value, "to")
+    if isinstance(value, torch.Tensor | torch.Size) or moves_itself or is_leaf(value):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
         names = ("data", "sorted_indices", "unsorted_indices")
         return value._replace(**{name: inner(getattr(value, name), f".{name}") for name in names})
     if isinstance(value, Mapping):
-        return mapped_items(value, inner)
+        # Python's own is copied; the copy of another one may share its contents
+        items: Any = copy.copy(value) if is_plain else {}
+        for key, part in value.items():
+            items[key] = inner(part, f"[{key!r}]")
+        return items
     if dataclasses.is_dataclass(type(value)):
-        return mapped_fields(value, inner)
+        same = copy.copy(value)
+        held = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        for name in held:
+            object.__setattr__(same, name, inner(getattr(value, name), f".{name}"))
+        return same
     if isinstance(value, list | tuple):
         parts = [inner(part, f"[{number}]") for number, part in enumerate(value)]
         return getattr(value, "_make", type(value))(parts)
     return convert(value, path)
 
 
-def is_plain(mapping: Mapping) -> bool:
-    """Return whether a mapping is Python's own; the copy of another one may share its contents."""
-    return isinstance(mapping, dict | UserDict)
-
-
-def moves_itself(value: Any) -> bool:
-    """Return whether a value is a library's mapping that can move itself, such as a TensorDict."""
-    return isinstance(value, Mapping) and not is_plain(value) and hasattr(value, "to")
-
-
-def mapped_items(value: Mapping, inner: Callable) -> Any:
-    same: Any = copy.copy(value) if is_plain(value) else dict(value)
-    for key, part in value.items():
-        same[key] = inner(part, f"[{key!r}]")
-    return same
-
-
-def mapped_fields(value: Any, inner: Callable) -> Any:
-    same = copy.copy(value)
-    for field in dataclasses.fields(value):
-        if hasattr(value, field.name):
-            part = inner(getattr(value, field.name), f".{field.name}")
-            object.__setattr__(same, field.name, part)
-    return same
-
-
 def leaves_of(
     value: Any, path: str = "batch", is_leaf: Callable = lambda value: False
 ) -> list[tuple[str, Any]]:
     """Return (path, leaf) of each leaf of a nest, such as ("batch['labels'][0]", tensor)."""
-    leaves: list[tuple[str, Any]] = []
+    leaves: list = []
 
     def note(leaf: Any, place: str) -> Any:
         leaves.append((place, leaf))

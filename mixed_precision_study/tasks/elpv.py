@@ -88,12 +88,8 @@ class NumberedImages(ImageData):
             trained = [self.paths[index] for index in self.training]
             say_copies(trained, [self.paths[index] for index in self.held_out])
         if settings.loader == "gpu":
-            parts = (
-                decode_all(self.take, len(self.labels)),
-                self.labels,
-                self.training,
-                self.held_out,
-            )
+            pixels = decode_all(self.take, len(self.labels))
+            parts = (pixels, self.labels, self.training, self.held_out)
             self.on_device = [part.to(device) for part in parts]
 
     @property

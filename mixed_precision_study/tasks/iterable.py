@@ -86,7 +86,7 @@ class IterableData(TrainingData):
         # (hash of its shapes, samples) of an epoch's steps, when first read
         self.counted: dict[Any, list] = {}
         self.limit = max_steps
-        self.steps_hashed: list[str] = []
+        self.steps_hashed: list = []
         first = self.first_epoch()
         seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
         shapes = [seen.setdefault(shape, len(seen)) for shape in self.counted[0]]
@@ -100,7 +100,7 @@ class IterableData(TrainingData):
 
     def first_epoch(self) -> list[torch.Tensor]:
         """Read an epoch, which counts and hashes its steps, and return the tensors of the first."""
-        tensors: list[torch.Tensor] = []
+        tensors: list = []
         try:
             for step in self.read(0):
                 parts = parts_of(step, "batch", is_numbers)
@@ -145,6 +145,7 @@ class IterableData(TrainingData):
             batches, limit, accumulate = self.held_out, self.max_steps, 1
         before = random_state()
         order = epoch or 0
+        on_gpu = self.device is not None and self.device.type == "cuda"
         seed_all(order)
         if epoch == 0 and self.generator:
             self.generator.set_state(self.first_order)
@@ -155,16 +156,14 @@ class IterableData(TrainingData):
             for number, parts in enumerate(itertools.islice(steps, limit or None)):
                 parts = Parts(mapped(part, self.moved, is_leaf=is_numbers) for part in parts)
                 counts.append((0, 0) if epoch is None else self.count(parts, number))
-                seed_all(self.seed, order, number, on_gpu=self.seeds_gpu_in(number))
+                seed_all(
+                    self.seed, order, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0)
+                )
                 yield parts if accumulate > 1 else parts[0]
                 seed_all(order, number)  # of the next batch
         finally:
             set_random_state(before)
         self.check_same(epoch, counts)
-
-    def seeds_gpu_in(self, step: int) -> bool:
-        on_gpu = self.device is not None and self.device.type == "cuda"
-        return on_gpu and (self.seeds_gpu or step == 0)
 
     def count(self, parts: Parts, number: int) -> tuple[int, int]:
         """Return a hash of all shapes in a step, and its samples."""
@@ -305,39 +304,26 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     in it has size 1 in a dimension that is named after its type, so that a batch of scalars is one
     sample.
     """
-    sizes: dict[tuple, tuple] = {}
+    sizes = {}
     if isinstance(batch, list):
         of_tensors = isinstance(next(iter(batch), None), torch.Tensor | tuple)
         likely = of_tensors or rank == OUTSIDE_LISTS
         sizes[path, 0] = OF_TENSORS if likely else OTHERS, len(batch)
-
-    def is_inner_list(part: Any) -> bool:
-        return isinstance(part, list) and part is not batch
-
-    for place, part in parts_of(batch, path, is_inner_list):
+    inner = parts_of(batch, path, lambda part: isinstance(part, list) and part is not batch)
+    for place, part in inner:
         if isinstance(part, list):
             sizes |= sizes_in(part, place, IN_LISTS)
         if isinstance(part, torch.Tensor):
             sizes[place, part.dtype] = OTHERS, min(1, part.numel())
-            part = shape_of(part, place)
+            if part.is_nested:
+                raise UserError(
+                    f"{place} is a nested tensor, so give its values() and offsets() instead."
+                )
+            part = tuple(part.shape)
         if type(part) is tuple:  # or how many of the packed sequences have a first, a second entry
             for dimension, size in enumerate(part):
                 sizes[place, dimension] = OTHERS if dimension else rank, size
     return sizes
-
-
-def shape_of(tensor: torch.Tensor, place: str) -> tuple:
-    """Return a tensor's shape. Raise UserError where it is nested, because that has none."""
-    if tensor.is_nested:
-        raise UserError(f"{place} is a nested tensor, so give its values() and offsets() instead.")
-    return tuple(tensor.shape)
-
-
-def likeliest_sizes(sizes: dict[tuple, tuple]) -> list[int]:
-    """Return the sizes of the lowest rank that has any but 0, of sizes_in() a batch."""
-    known = [(rank, size) for rank, size in sizes.values() if size]
-    lowest = min(rank for rank, _ in known)
-    return [size for rank, size in known if rank == lowest]
 
 
 def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tuple[Any, int]:
@@ -347,7 +333,8 @@ def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tup
     likeliest sizes.
     """
     ranked = sorted(sizes.items(), key=lambda item: item[1][0])
-    likely = likeliest_sizes(sizes)
+    lowest = min(rank for rank, size in sizes.values() if size)
+    likely = [size for rank, size in sizes.values() if size and rank == lowest]
     first_sizes = [size for rank, size in sizes.values() if rank != OTHERS]
     size = wanted or (of_loader if of_loader in first_sizes else statistics.mode(likely))
     places = {size: place for place, (_, size) in reversed(ranked)}

@@ -202,7 +202,7 @@ def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
 
     It is read where a region of autocast ends, so that a type that is set within the region counts.
     """
-    seen: set[torch.dtype] = set()
+    seen: set = set()
     leave = torch.autocast.__exit__
 
     def noted(context: Any, *error: Any) -> Any:
@@ -243,10 +243,16 @@ def cast_model(
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
-    norms = uncounted_norms(model)
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    norms = [module for module in model.modules() if isinstance(module, kind)]
+    for norm in norms:
+        # counting the steps costs a kernel in each, and only an average over all needs the count
+        if norm.momentum is not None:
+            norm.num_batches_tracked = None
     exact = {}
     if mode["masters"]:
-        exact = {weight: weight.detach().clone() for weight in trained_weights(model)}
+        trained = (weight for weight in model.parameters() if weight.requires_grad)
+        exact = {weight: weight.detach().clone() for weight in trained}
     tensors = (*model.parameters(), *model.buffers())
     if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
         # unlike model.to(), which makes complex weights real
@@ -256,30 +262,12 @@ def cast_model(
     if mode["masters"] or keep_batchnorm_fp32:
         for norm in norms:
             norm.float()
-    return [master_of(weight, exact) for weight in model.parameters()]
-
-
-def master_of(weight: torch.nn.Parameter, exact: dict) -> torch.nn.Parameter:
-    """Return what the optimizer updates for a weight: its `exact` copy where it has been cast."""
-    if weight in exact and weight.dtype != torch.float32:
-        return torch.nn.Parameter(exact[weight])
-    return weight
-
-
-def uncounted_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return a model's batch normalisations, which count their steps no longer where nothing needs
-    it, because counting costs a kernel per step.
-    """
-    kind = torch.nn.modules.batchnorm._BatchNorm
-    norms = [module for module in model.modules() if isinstance(module, kind)]
-    for norm in norms:
-        if norm.momentum is not None:  # else the average is over all steps, and needs their count
-            norm.num_batches_tracked = None
-    return norms
-
-
-def trained_weights(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    return [weight for weight in model.parameters() if weight.requires_grad]
+    masters = {
+        weight: torch.nn.Parameter(copied)
+        for weight, copied in exact.items()
+        if weight.dtype != torch.float32  # else it has not been cast
+    }
+    return [masters.get(weight, weight) for weight in model.parameters()]
 
 
 def cast(nest: Any, dtype: torch.dtype) -> Any:

@@ -98,12 +98,6 @@ def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: li
         return make_optimizer(model if wants_model else weights)
 
 
-def ratios_of_rates(optimizer: Any) -> list[float]:
-    """Return the ratio of each group's learning rate to that of the first."""
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
-    return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
-
-
 def set_up_groups(optimizer: Any, masters: dict) -> None:
     """Let an optimizer update the master copy of each weight, in the loops over many tensors that
     are PyTorch's default on a GPU, so that the CPU computes the same.
@@ -164,7 +158,12 @@ class Trainer:
         self.network = self.model = model
         self.loss_of = compute_loss
         if "compile" in execution:
-            self._compile(compile_mode)
+            # else recompilations of earlier runs count towards the limit, and it gives up
+            torch.compiler.reset()
+            several = bool(self.shapes)
+            # Without compile_mode, whose longer search is for training.
+            self.model = compiled(self.network, several_shapes=several)
+            self.loss_of = compiled(self.compute_loss, compile_mode, several)
         stochastic = rounding == "stochastic" and precision == "bf16_true"
         # optimizer and loss scale
         self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic
@@ -176,7 +175,7 @@ class Trainer:
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         self.optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
         set_mode(self.optimizer, "train")
-        self.rates = ratios_of_rates(self.optimizer)
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         set_up_groups(self.optimizer, dict(zip(self.weights, self.masters, strict=True)))
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
@@ -187,14 +186,6 @@ class Trainer:
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)
-
-    def _compile(self, compile_mode: str) -> None:
-        # else recompilations of earlier runs count towards the limit, and it gives up
-        torch.compiler.reset()
-        several = bool(self.shapes)
-        # Without compile_mode, whose longer search is for training.
-        self.model = compiled(self.network, several_shapes=several)
-        self.loss_of = compiled(self.compute_loss, compile_mode, several)
 
     def _count_updates(self) -> None:
         after_step(self.optimizer, self._count_update)
@@ -246,7 +237,8 @@ class Trainer:
 
     def set_lr(self, lr: float) -> None:
         """Set the first group's rate. The others keep their ratio to it."""
-        for group, ratio in zip(self.optimizer.param_groups, self.rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            ratio = rate / self.rates[0] if self.rates[0] else 1.0
             group["lr"] = group["lr"].fill_(lr * ratio) if self.on_device else lr * ratio
 
     def start_again(self) -> None:
@@ -307,7 +299,7 @@ class TrainingLog:
 
     def begin(self, batch_size: int) -> None:
         self.batch_size = batch_size
-        self.notes: list[tuple] = []
+        self.notes: list = []
         self.right.zero_()
 
     def count(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -478,8 +470,6 @@ def warm_up(
     record: RunRecord,
     trainer: Trainer,
     batches: Callable[[], Iterable],
-    at_least: int = 10,
-    at_most: int = 60,
 ) -> None:
     """Take steps until their time is stable, then undo them. Only the loss scale is kept.
 
@@ -488,6 +478,7 @@ def warm_up(
     training. If the last step was skipped, the scale is set to that of the last step that was not:
     a hidden state that is not finite overflows at any scale.
     """
+    at_least, at_most = 10, 60
     if trainer.device.type != "cuda":
         at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
@@ -552,8 +543,8 @@ def timed_epoch(
     reset_peaks(trainer.device)
     unseen = trainer.captured.unseen() if trainer.captured else 0
     hidden = None
-    rate: float | None = None
-    waits: list[float] = []
+    rate = None
+    waits: list = []
     clock = StepClock(trainer.device)
     scales = LossScaleTrace(record, trainer)
     meter = LossMeter(trainer)

@@ -60,7 +60,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
 
 
 @pytest.mark.slow
-def test_its_report_has_charts_and_tables_without_a_failed_section(remedies):
+def test_its_report_has_charts_and_tables_and_no_failed_section(remedies):
     assert not [one for one in sections_of(remedies) if "could not be drawn" in said_in(one)]
     (card,) = parts_in(remedies, Cards)[0].cards
     assert card["numbers"]["blocks"].endswith("0.80×") and "none" in card["against"]
@@ -76,7 +76,7 @@ def test_its_report_has_charts_and_tables_without_a_failed_section(remedies):
     assert any(row.get("over none") == "0.80" for row in cells)
 
 
-def test_precisions_are_comparisons_of_their_own_beside_each_other(tmp_path):
+def test_each_precision_is_a_comparison_of_its_own(tmp_path):
     runs = [
         checkpointed(arm, repeat, precision=precision)
         for repeat in range(3)

@@ -40,7 +40,7 @@ def figure_of(rows):
     ],
     ids=["seconds", "memory"],
 )
-def test_lengths_labels_and_colours_are_those_of_the_frame_in_its_order(made, values, labels):
+def test_bars_are_those_of_the_frame_in_its_order(made, values, labels):
     rows = made(frame())
     found = drawn_bars(figure_of(rows))
     assert [length for length, *_ in found] == values
@@ -48,7 +48,7 @@ def test_lengths_labels_and_colours_are_those_of_the_frame_in_its_order(made, va
     assert [colour for *_, colour in found] == list(rows.colour)
 
 
-def test_bars_begin_at_zero_and_lines_reach_from_the_fastest_to_the_slowest_run():
+def test_bars_begin_at_zero_and_lines_span_all_runs():
     (axes,) = figure_of(second_bars(frame())).axes
     assert {bar.get_x() for bar in axes.patches} == {0} and axes.get_xlim()[0] == 0
     (lines,) = axes.collections

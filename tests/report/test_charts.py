@@ -28,30 +28,34 @@ def figures():
     return [figure_of(second_bars(frame()))]
 
 
-def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_colours_of_the_page():
+@pytest.fixture(scope="module")
+def bundle():
+    """What Jupyter gets of a chart with four drawings: its data and their metadata."""
     with chart_style():
         figures = [plt.figure(figsize=(2, 1)) for _ in range(4)]
         for figure in figures:
             figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $ 0.0003 #ffffff')
             plt.close(figure)
-    data, metadata = Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
-    assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == 'a < "b"'
+    return Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
+
+
+def test_a_chart_is_one_png_on_white(bundle):
+    data, metadata = bundle
+    assert set(data) == {"image/png", "text/plain"}
+    assert metadata["image/png"]["alt"] == 'a < "b"'
     image = PIL.Image.open(io.BytesIO(data["image/png"])).convert("RGBA")
-    assert (
-        image.width > 900
-        and image.getpixel((0, 0)) == (255,) * 4
-        and image.getextrema()[3] == (255, 255)
-    )
-    drawings = metadata["chart"]["drawings"]
+    assert image.width > 900 and image.getpixel((0, 0)) == (255,) * 4
+    assert image.getextrema()[3] == (255, 255)
+
+
+def test_drawings_have_their_own_ids_and_the_pages_colours(bundle):
+    drawings = bundle[1]["chart"]["drawings"]
     ids = [one for drawing in drawings for one in re.findall(r'\bid="([^"]+)"', drawing)]
     assert len(drawings) == 4 and len(ids) == len(set(ids)) > 8
     for drawing in drawings:
         root = ElementTree.fromstring(drawing)  # noqa: S314  # our own text
-        assert (
-            root.get("role") == "img"
-            and root.get("aria-label") == 'a < "b"'
-            and "width" not in root.attrib
-        )
+        assert (root.get("role"), root.get("aria-label")) == ("img", 'a < "b"')
+        assert "width" not in root.attrib
         assert f"var(--ink, {INK})" in drawing and "<style" not in drawing
         assert set(re.findall(r"url\(#(.+?)\)", drawing)) <= set(ids)
         assert 'a "$" &lt;b&gt; $ 0.0003 #ffffff</text>' in drawing

@@ -18,7 +18,8 @@ ROWS = (
 
 @pytest.fixture
 def frame():
-    rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32 takes", strong=False)
+    rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32, an epoch", strong=False)
+    rows["short"] = rows.arm.str.removeprefix("amp_")
     marks = {"amp_fp16": "o", "amp_bf16": "s"}
     labels = [f"{row.arm} {row.ratio:.2f}×" for row in rows.itertuples()]
     return rows.assign(mark=rows.arm.map(marks), colour=rows.arm.map(COLOURS), label=labels)
@@ -38,7 +39,7 @@ def test_dots_and_labels_are_the_ratios_of_the_frame(frame):
             assert found[f"dot {row.arm} {row.row}"].get_xdata() == [row.ratio]
             assert found[f"label {row.arm} {row.row}"].get_text().endswith(f" {row.ratio:.2f}×")
     texts = [text.get_text() for text in resnet.axes[0].texts]
-    assert {"4.30 s", "1.80 s", "TF32 takes", "slower", "faster"} <= {*texts}
+    assert {"4.30 s", "1.80 s", "TF32, an epoch", "slower", "faster"} <= {*texts}
 
 
 def test_panels_share_one_log_axis_that_holds_every_end(frame):
@@ -65,7 +66,19 @@ def test_formats_differ_in_shape_and_colour(frame):
 
 
 def test_the_note_names_only_marks_that_are_there(frame):
-    assert "hosts" in dots_note(frame) or "host" in dots_note(frame)
+    assert "machine" in dots_note(frame) and "● fp16 · ■ bf16" in dots_note(frame)
     only = frame[2:3]
-    assert "host" not in dots_note(only) and "grey" not in dots_note(only)
+    assert "machine" not in dots_note(only) and "grey" not in dots_note(only)
     assert "grey" in dots_note(frame[3:]) and "95%" not in dots_note(frame[3:])
+
+
+def test_no_label_is_crossed_by_the_line_at_one(frame):
+    """The label of 0.8 would reach over 1 beside its dot, so it begins at 1."""
+    for figure in dots(frame):
+        (axes,) = figure.axes
+        figure.canvas.draw()
+        line = axes.transData.transform((1, 0))[0]
+        for name, text in drawn(figure).items():
+            if name.startswith("label"):
+                box = text.get_window_extent()
+                assert box.x0 >= line or box.x1 <= line

@@ -47,7 +47,7 @@ def assert_reads_well(text, sentences=1):
 
 
 @pytest.mark.parametrize("status", NOT_OK)
-def test_a_run_that_did_not_end_well_says_why_and_one_without_its_baseline_what_limits_it(status):
+def test_a_failed_run_says_why_and_a_lone_one_what_limits_it(status):
     for device in ("cuda", "cpu"):
         fields = {"status": status, "epoch_seconds": [], "device_type": device}
         text = verdict(flat(**fields, reason="the reason"), flat("fp32"), None)
@@ -144,7 +144,7 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
         ({"device_type": "cpu"}, {"device_type": "cpu"}, gained(), "amp_fp16 ", ["CPU"], 1),
     ],
 )
-def test_a_sentence_holds_what_is_known_and_calls_faster_only_what_is(
+def test_a_sentence_says_what_is_known_and_faster_only_if_it_is(
     own, base, speedup, begins, holds, sentences
 ):
     runs = profiled() | own, FP32 | base

@@ -17,6 +17,8 @@ from mixed_precision_study.report.words import NOT_TRIED
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
 # with 150 MiB of data
 PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}
+NOTEBOOKS = ("cifar_resnet", "lstm_language_model")
+FORMATS = ("amp_fp16", "amp_bf16")
 
 
 def runs(
@@ -41,55 +43,65 @@ def screen_of(found):
     return section, parts_of(section, Heading)[0].title, cards
 
 
-def test_title_and_cards_have_both_formats_of_ratios_csv(tmp_path):
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory):
     """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than
     TF32 in eager mode.
     """
+    lstm = "lstm_language_model"
     records = [*runs(), *runs(0.5, "cuda_graph")]
-    records += [
-        *runs(2.5, notebook="lstm_language_model"),
-        *runs(1.1, "cuda_graph", "lstm_language_model"),
+    records += [*runs(2.5, notebook=lstm), *runs(1.1, "cuda_graph", lstm)]
+    return read_all(tmp_path_factory.mktemp("both_ways"), *records)
+
+
+@pytest.fixture(scope="module")
+def ratios(both_ways):
+    """The rows of ratios.csv by notebook, way, precision and baseline."""
+    table = pd.read_csv(io.BytesIO(both_ways.csv()["ratios.csv"]))
+    return table.set_index(["notebook", "execution", "precision", "baseline"]).sort_index()
+
+
+def test_the_title_has_both_formats_of_ratios_csv(both_ways, ratios):
+    title = screen_of(both_ways)[1]
+    spans = [
+        " to ".join(
+            f"{ratios.ratio[notebook, 'cuda_graph', name, 'tf32']:.1f}"
+            for notebook in reversed(NOTEBOOKS)
+        )
+        for name in FORMATS
     ]
-    found = read_all(tmp_path, *records)
-    _, title, cards = screen_of(found)
-    table = pd.read_csv(io.BytesIO(found.csv()["ratios.csv"]))
-    table["notebook"] = table.notebook.str.partition("_")[0]
-    table = table.set_index(["notebook", "execution", "precision", "baseline"])
-    spans = {}
-    for name in ("amp_fp16", "amp_bf16"):
-        values = [
-            f"{table.ratio[model, 'cuda_graph', name, 'tf32']:.1f}" for model in ("lstm", "cifar")
-        ]
-        spans[name] = " to ".join(values)
-    assert spans == {"amp_fp16": "1.8 to 4.0", "amp_bf16": "1.4 to 3.0"}
-    assert re.findall(r"\d\.\d to \d\.\d", title) == list(spans.values())
-    assert (
-        title.index("fp16 AMP") < title.index("TF32") < title.index("bf16 AMP") and "graph" in title
-    )
+    assert re.findall(r"\d\.\d to \d\.\d", title) == spans == ["1.8 to 4.0", "1.4 to 3.0"]
+    assert title.index("fp16 AMP") < title.index("TF32") < title.index("bf16 AMP")
+    assert "graph" in title
+
+
+def test_cards_have_both_formats_of_ratios_csv(both_ways, ratios):
+    cards = screen_of(both_ways)[2]
     assert [card["name"].split()[0].strip(",") for card in cards] == ["ResNet-18", "LSTM"]
-    for card, model in zip(cards, ("cifar", "lstm"), strict=True):
-        ratios = table.loc[(model, "cuda_graph")].ratio
-        assert card["numbers"] == {
-            name.split("_")[1]: f"{ratios[name, 'tf32']:.2f}×" for name in ("amp_fp16", "amp_bf16")
-        }
-        assert re.findall(r"[\d.]+×", card["against"]) == [
-            f"{ratios[name, 'fp32']:.1f}×" for name in ("amp_fp16", "amp_bf16")
+    for card, notebook in zip(cards, NOTEBOOKS, strict=True):
+        rows = ratios.loc[(notebook, "cuda_graph")]
+        over_tf32, over_fp32 = (
+            [rows.ratio[name, base] for name in FORMATS] for base in ("tf32", "fp32")
+        )
+        assert [*card["numbers"].items()] == [
+            (name, f"{ratio:.2f}×") for name, ratio in zip(("fp16", "bf16"), over_tf32, strict=True)
         ]
-        saved = table.saved[model, "cuda_graph", "amp_fp16", "tf32"]
-        assert f"fp16: {saved:.0%}" in card["lines"][2] and "graph" in card["lines"][0]
-    # the study's own figure opens the report
+        assert re.findall(r"[\d.]+×", card["against"]) == [f"{ratio:.1f}×" for ratio in over_fp32]
+        assert f"fp16: {rows.saved['amp_fp16', 'tf32']:.0%}" in card["lines"][2]
+        assert "graph" in card["lines"][0]
+
+
+def test_the_figure_of_a_study_opens_its_report(both_ways):
     subject = Section("Step by step: 3 times", parts=["its chart"])
-    section = sections.first_screen(found, subject)
-    assert (
-        section.parts[0].title == subject.title
-        and "its chart" in section.parts
-        and not parts_of(section, Cards)
-    )
-    (rows,) = rows_in(results.sure_section(found))
-    for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
-        one = table.loc[
-            (comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", "tf32")
-        ]
+    section = sections.first_screen(both_ways, subject)
+    assert section.parts[0].title == subject.title and "its chart" in section.parts
+    assert not parts_of(section, Cards)
+
+
+def test_the_table_has_the_ratios_and_ends_of_ratios_csv(both_ways, ratios):
+    (rows,) = rows_in(results.sure_section(both_ways))
+    for row, comparison in zip(rows, both_ways.comparisons.itertuples(), strict=True):
+        one = ratios.loc[(comparison.notebook, comparison.execution, "amp_bf16", "tf32")]
         assert row["bf16 over TF32"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
 
 
@@ -110,7 +122,7 @@ def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
     assert fine.startswith("bf16: ") and "no loss" in fine and fine.endswith("5 seeds")
 
 
-def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_path):
+def test_an_interval_with_one_is_marked_and_a_lone_run_has_none(tmp_path):
     records = list(runs(names=("tf32", "amp_bf16")))
     for record, time in zip(records[3:], (4.0, 6.0, 9.0), strict=True):
         record.epoch_seconds = [time]
@@ -131,7 +143,7 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
     )
 
 
-def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_another(tmp_path):
+def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
     """Eager AMP takes 4 s, times 1, 1.1 or 2 of the host; graphs in either layout take 1 s and
     0.8 s on a fourth.
     """
@@ -155,7 +167,7 @@ def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_anoth
     assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
         section
     )
-    assert "2.0 times between hosts" in section.finding
+    assert "2.0 times between machines" in section.finding
     ways = settings.ways_of(found, settings.ladder_steps(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
     assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
@@ -179,7 +191,7 @@ def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(tmp_path):
     assert NOT_TRIED not in said_in(screen_of(found)[0])
 
 
-def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):
+def test_nothing_is_judged_on_a_cpu_and_made_up_data_come_first(tmp_path):
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
     assert title == sections.CPU and not cards and not results.sure_section(found).parts
@@ -212,9 +224,10 @@ def test_every_kind_of_folder_has_a_title(tmp_path):
 
 def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):
     slow = read_all(tmp_path / "slow", *runs(2.5))
-    assert "run_all.py quick -p execution cuda_graph" in said_in(screen_of(slow)[0])
+    assert "`python run_all.py quick`" in said_in(screen_of(slow)[0])
     both = read_all(tmp_path / "both", *runs(2.5), *runs(1.0, "cuda_graph"))
     said = said_in(screen_of(both)[0])
-    assert "`-p execution cuda_graph` (ResNet-18)" in said and "run_all.py" not in said
+    assert "run_all.py reference -p execution cuda_graph` (ResNet-18)" in said
+    assert "run_all.py quick" not in said
     fast = read_all(tmp_path / "fast", *runs())
     assert "execution cuda_graph" not in said_in(screen_of(fast)[0])

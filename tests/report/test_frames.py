@@ -57,39 +57,42 @@ def read(found, name):
     return pd.read_csv(io.BytesIO(found.csv()[name]))
 
 
-def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one_has_none(found):
+def test_a_training_is_a_row_of_seconds_and_gib(found):
     rows = found.trainings
-    assert rows.groupby("precision").size().to_dict() == {
-        "fp32": 3,
-        "tf32": 3,
-        "amp_fp16": 3,
-        "amp_bf16": 1,
-    }
+    counted = {"fp32": 3, "tf32": 3, "amp_fp16": 3, "amp_bf16": 1}
+    assert rows.groupby("precision").size().to_dict() == counted
     fp32 = rows[rows.precision == "fp32"].iloc[0]
     assert (fp32.seconds, fp32.samples_per_second) == (8.0, 6000.0)
     assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
     assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
-    table = read(found, "trainings.csv")
-    # each with all that was recorded
+
+
+def test_a_training_is_a_row_of_the_csv_with_all_of_its_record(found):
+    rows, table = found.trainings, read(found, "trainings.csv")
     assert list(table.run_id) == list(rows.run_id) and "record" not in table
     assert table.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
     assert list(table.precision) == list(rows.precision)  # the key, not the name for people
-    (failed,) = rows[~rows.timed].itertuples()
+
+
+def test_a_failed_training_has_no_seconds_and_gib(found):
+    (failed,) = found.trainings[~found.trainings.timed].itertuples()
     assert (failed.status, failed.reason, failed.comparison) == ("oom", "CUDA out of memory", 0)
     assert pd.isna(failed.seconds) and pd.isna(failed.gib)
 
 
-def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(found):
+def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     assert len(found.ratios) == 3
-    assert [
-        ratio(found, "tf32")[name] for name in ("ratio", "low", "high", "saved")
-    ] == pytest.approx([2, 2, 2, 0])
+    names = ["ratio", "low", "high", "saved"]
+    assert ratio(found, "tf32")[names].tolist() == pytest.approx([2, 2, 2, 0])
     amp = ratio(found, "amp_fp16", "tf32")
     # Student's quantile for three processes
     half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))
-    numbers = [amp[name] for name in ("ratio", "low", "high", "saved", "energy")]
+    numbers = amp[[*names, "energy"]].tolist()
     assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
+
+
+def test_bars_divide_to_their_ratio(found):
     bars = bars_of(found).set_index("precision")
     assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
     ends = bars.loc["amp_fp16", ["seconds_low", "seconds_high", "gib"]].tolist()
@@ -125,7 +128,7 @@ def pairs_of(execution, ratios):
         yield flat(run("tf32", 16.0 / (one * part), **where)), flat(run("fp32", 16.0, **where))
 
 
-def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
+def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
     """Three hosts have a median and a range, and from five on the interval is over hosts; with
     two it is as usual.
     """
@@ -156,9 +159,7 @@ def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
         ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1),
     ],
 )
-def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(
-    tmp_path, changes, outcome, diverged
-):
+def test_quality_over_equal_seeds_stands_in_ratios_csv(tmp_path, changes, outcome, diverged):
     found = read_all(tmp_path, *made_up.over_seeds(changes))
     (row,) = found.quality.to_dict("records")
     assert row["difference"] == pytest.approx(sum(changes[:5]) / 5)
@@ -204,7 +205,7 @@ def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, lab
     assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
 
 
-def test_stochastic_rounding_is_lent_the_baselines_of_what_is_equal_else(tmp_path):
+def test_stochastic_rounding_is_lent_baselines_that_are_equal(tmp_path):
     settings = (("nearest", 0.1), ("stochastic", 0.1), ("stochastic", 1.0))
     nearest, stochastic, other = (
         {"parameters": {"rounding": way, "lr": rate}} for way, rate in settings
@@ -261,7 +262,7 @@ def test_equal_runs_are_read_and_compared_with_nothing(tmp_path):
     assert failures_in(found) == [] and len(read(found, "trainings.csv")) == 4
 
 
-def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_is_marked(tmp_path):
+def test_of_machines_with_one_run_id_only_the_stuck_is_marked(tmp_path):
     for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
         gpu = {**made_up.H200, "gpu_uuid": machine}
         good = made_up.make("cifar_resnet", "fp32", device=gpu, metric=[0.5, 0.9])
@@ -299,7 +300,7 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
     assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
 
 
-def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
+def test_all_numbers_have_a_linked_row_for_each_precision(found):
     failed = next(rows for rows in rows_in(results.method_section(found)) if "reason" in rows[0])
     assert [(row["precision"], row["status"]) for row in failed] == [("bf16 AMP", "oom")]
     section = results.numbers_section(found)

@@ -35,36 +35,49 @@ CLIMBED = (
 STEPS = [{"label": label} | settings for label, settings, _ in CLIMBED]
 
 
-def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_are_in_no_table_of_ways(
-    tmp_path,
-):
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("climbed")
     for *_, (precision, seconds, way, layout, size) in CLIMBED:
         parameters = {"epochs": 6, "batch_size": size, "execution": way, "channels_last": layout}
-        facts = {"seconds": [seconds or 1.0] * 6} | (
-            {} if seconds else {"status": "failed", "epoch_seconds": []}
-        )
-        record = made_up.make("cifar_resnet", precision, peak=700.0, parameters=parameters, **facts)
-        made_up.write_processes(record, tmp_path)
-    climbed = read_all(tmp_path, steps=STEPS)
-    steps = settings.ladder_steps(climbed).set_index("label")
+        facts = {"seconds": [seconds or 1.0] * 6, "peak": 700.0, "parameters": parameters}
+        if not seconds:
+            facts |= {"status": "failed", "epoch_seconds": []}
+        made_up.write_processes(made_up.make("cifar_resnet", precision, **facts), folder)
+    return read_all(folder, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def steps(climbed):
+    return settings.ladder_steps(climbed)
+
+
+def test_steps_have_their_speed_over_the_first_and_the_last(steps):
+    """The last is the last that ran, because the step before it may have failed."""
+    rows = steps.set_index("label")
     # a larger batch is another training
-    assert list(steps.index) == [step["label"] for step in STEPS[:-1]]
-    assert steps.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
-    assert steps.gain_ratio.dropna().tolist() == pytest.approx([2, 1.2, 1, 2])
-    assert steps.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
-    assert steps.gib["graph"] == pytest.approx((700 - 150) / 1024)
-    assert steps.status["compiled"] == "failed" and steps.seconds.isna()["compiled"]
+    assert list(rows.index) == [step["label"] for step in STEPS[:-1]]
+    assert rows.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
+    assert rows.gain_ratio.dropna().tolist() == pytest.approx([2, 1.2, 1, 2])
+    assert rows.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
+    assert rows.gib["graph"] == pytest.approx((700 - 150) / 1024)
+    assert rows.status["compiled"] == "failed" and rows.seconds.isna()["compiled"]
+
+
+def test_each_step_has_a_row_and_those_that_ran_a_line(climbed, steps):
     section = settings.steps_section(climbed)
     assert "4.8" in section.finding and len(rows_in(section)[0]) == len(steps)
     (chart,) = parts_of(section, Chart)
     lines = chart.figures[0].axes[0].lines
     places = [line.get_xdata()[0] for line in lines if line.get_gid()]
     assert places == pytest.approx([1, 2, 2.4, 2.4, 4.8])
-    ways = settings.ways_of(climbed, settings.ladder_steps(climbed))
+
+
+def test_steps_are_in_no_table_of_ways(climbed, steps):
     pairs = set(zip(steps.comparison, steps.precision, strict=True))
     assert not [
         one
-        for one in ways.itertuples()
+        for one in settings.ways_of(climbed, steps).itertuples()
         if {(one.before, one.precision), (one.after, one.precision)} <= pairs
     ]
 
@@ -114,7 +127,7 @@ def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
     assert (found and found["loss_outcome"]) == outcome
 
 
-def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_not_fit(tmp_path):
+def test_largest_batches_trained_and_the_next_did_not_fit(tmp_path):
     runs = []
     for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
         probes = [
@@ -140,7 +153,7 @@ def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_no
     assert "2.0" in settings.growth_section(found).finding
 
 
-def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_path):
+def test_a_sweep_has_a_row_for_each_scale_and_two_are_no_sweep(tmp_path):
     # and the steps that were skipped, of 3 × 391
     scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}
     runs = [

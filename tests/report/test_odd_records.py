@@ -60,7 +60,7 @@ def notebook_of(folder, which):
     return target
 
 
-def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_path):
+def test_what_cannot_be_used_is_named_and_costs_no_other_record(tmp_path):
     """Each field of a real record has a third of the odd values, in turn; of those refused one
     of each is read.
     """

@@ -31,7 +31,7 @@ def bars_of(chart):
     return sorted((rows.index(y), round(left, 6), round(width, 6)) for y, left, width in ends)
 
 
-def test_a_step_is_drawn_as_arithmetic_other_kernels_and_idle_with_eager_above_the_graph(tmp_path):
+def test_a_step_is_drawn_in_parts_with_eager_above_the_graph(tmp_path):
     graph = step("amp_fp16", 1.0, 3.0, "cuda_graph")
     others = step("fp32", 0.9, 10.0), step("amp_fp16", 0.5), step("fp32", 1.0, 9.0, "cuda_graph")
     section = costs.why_section(read_all(tmp_path, graph, *others))

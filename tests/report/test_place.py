@@ -45,7 +45,7 @@ def test_what_the_study_has_published_is_of_a_report():
 
 
 @pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
-def test_a_table_or_chart_of_a_person_is_not_overwritten_and_the_report_says_so(tmp_path, name):
+def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
     (tmp_path / name).write_bytes(WORDS[name])
     said = save(File(name, b"new"), tmp_path)
     assert said and name in said.text and (tmp_path / name).read_bytes() == WORDS[name]
@@ -59,7 +59,7 @@ def refused(folder, notebook=SOURCE):
     return str(stopped.value)
 
 
-def test_a_folder_with_a_source_notebook_is_refused_also_through_links(tmp_path):
+def test_a_folder_with_a_source_is_refused_also_through_links(tmp_path):
     assert "summary.ipynb" in refused(NOTEBOOKS)
     (tmp_path / "summary.ipynb").symlink_to(SOURCE)
     assert "summary.ipynb" in refused(tmp_path)
@@ -98,7 +98,7 @@ def test_a_strangers_summary_beside_records_is_kept_and_not_run(tmp_path):
     assert set_aside(theirs / "summary.ipynb") is None
 
 
-def test_a_run_is_refused_before_it_starts_where_its_report_has_no_place(tmp_path, capsys):
+def test_a_run_without_a_place_for_its_report_does_not_start(tmp_path, capsys):
     write_notebook(tmp_path / "summary.ipynb", 'records_dir = "."')
     write_notebook(tmp_path / "cifar_resnet.ipynb", (NOTEBOOKS / "cifar_resnet.ipynb").read_text())
     names = sorted(tmp_path.iterdir())

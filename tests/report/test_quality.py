@@ -30,7 +30,7 @@ def drawn(chart):
     }
 
 
-def test_a_row_for_each_precision_with_its_difference_margin_seeds_and_outcome():
+def test_each_precision_has_its_difference_seeds_and_outcome():
     runs = [*made_up.over_seeds(LARGE, "amp_fp16"), *made_up.over_seeds(SMALL)[1::2]]
     section, (chart,), (table,), _ = section_of(*runs)
     assert "beyond the margin in 1" in section.finding and "worse in 1" in section.finding
@@ -76,7 +76,7 @@ def test_where_quality_cannot_be_judged_nothing_is_claimed(runs):
     assert not charts and not section.finding
 
 
-def test_the_cpu_is_not_judged_and_diverged_runs_make_it_inconclusive():
+def test_the_cpu_is_not_judged_and_divergence_is_inconclusive():
     assert section_of(*made_up.over_seeds(SMALL, device=made_up.CPU))[0].parts == []
     _, _, (table,), _ = section_of(*made_up.over_seeds([*SMALL, -0.6]))
     assert (table.rows[0]["seeds"], table.rows[0]["outcome"]) == (
@@ -85,7 +85,7 @@ def test_the_cpu_is_not_judged_and_diverged_runs_make_it_inconclusive():
     )
 
 
-def test_a_run_at_chance_is_named_and_curves_are_compared_by_their_fall():
+def test_a_run_at_chance_is_named_and_curves_compared_by_fall():
     losses = {"fp32": [2.0, 1.5, 1.2, 1.1, 1.0], "tf32": [2.0, 1.5, 1.2, 1.1, 1.02]}
     # not finite
     losses |= {"amp_fp16": [2.0, 1.9, 1.8, 1.7, 1.6], "amp_bf16": [2.0, None, None, None, None]}
@@ -128,7 +128,7 @@ def test_training_until_the_same_quality():
     assert {row["target"] for row in section_of(*runs, target_metric=0.6)[2][0].rows} == {"0.6"}
 
 
-def test_seconds_until_a_target_are_those_of_runs_that_heat_left_alone():
+def test_seconds_until_a_target_leave_out_runs_slowed_by_heat():
     """The reached epochs are of all runs, because heat changes no metric."""
     hot = {"throttled": True, "throttle_fractions": [["heat", 0.9]]}
     runs = []

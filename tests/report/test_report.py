@@ -23,9 +23,7 @@ def tables(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(
-    tables, tmp_path, monkeypatch
-):
+def test_a_report_drawn_again_is_the_same_and_leaves_no_trace(tables, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     before = dict(plt.rcParams)

@@ -37,12 +37,18 @@ def said_of(records):
     return " ".join(results.sentences_of(results.tables_of(records)))
 
 
-def test_picture_table_and_sentences_have_the_same_numbers():
+@pytest.fixture(scope="module")
+def of_three():
+    """Three precisions of one process, of which fp16 AMP has half the memory and time of TF32."""
     half = {"peak_allocated_mib": 1536.0, "gpu_busy_fraction": 0.5, "data_wait_fraction": 0.0}
     records = [run("amp_fp16", 1.5, **half), run("fp32", 6.0), run("tf32", 3.0)]
     for record, place in zip(records, (2, 1, 0), strict=True):
         record.runs_before_in_process = place
-    seconds, memory = drawn_of(records)
+    return records
+
+
+def test_pictures_have_the_seconds_and_memory(of_three):
+    seconds, memory = drawn_of(of_three)
     assert [label for _, label in seconds.values()] == ["6.00 s", "3.00 s", "1.50 s"]
     assert [length for length, _ in seconds.values()] == pytest.approx([6, 3, 1.5])
     assert memory == {
@@ -50,43 +56,52 @@ def test_picture_table_and_sentences_have_the_same_numbers():
         "tf32": (1, "1.00 GiB"),
         "amp_fp16": (0.5, "0.50 GiB"),
     }
-    table = results.results_table(records)
+
+
+def test_the_table_has_the_numbers_of_the_pictures(of_three):
+    table = results.results_table(of_three)
     assert list(table.index) == ["fp32", "TF32", "fp16 AMP"]
     assert table["seconds per epoch"].tolist() == ["6.00", "3.00", "1.50"]
     assert table["times as fast as TF32"].tolist() == ["", "", "2.00"]
     assert table["memory, GiB"].tolist() == ["1.00", "1.00", "0.50"]
     assert table["accuracy"].tolist() == ["0.9"] * 3
     assert table["what limits it"]["fp16 AMP"] == "kernel launches"
-    text = said_of(records)
-    assert results.order_of(records).index("TF32") < results.order_of(records).index("fp32")
+
+
+def test_sentences_and_conclusion_have_the_numbers_of_the_table(of_three):
+    text, order = said_of(of_three), results.order_of(of_three)
+    assert order.index("TF32") < order.index("fp32")
     # their order is no caution
-    assert "run 3" not in text
-    assert all(
-        number in text
-        for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32")
-    )
-    assert "amp_fp16" not in text
-    answer = results.conclusion(results.tables_of(records))
+    assert "run 3" not in text and "amp_fp16" not in text
+    ratios = ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32")
+    assert [ratio for ratio in ratios if ratio not in text] == []
+    answer = results.conclusion(results.tables_of(of_three))
     assert " in eager mode: " in answer and "2.00 times as fast as TF32" in answer
     assert all(part in answer for part in ("0.50 of its memory", "50%", "CUDA graph"))
 
 
-def test_what_did_not_train_or_failed_has_no_ratio(capsys):
+def test_what_did_not_train_has_no_ratio():
     records = [run("fp32", 4.0), run("tf32", 2.0), run("amp_fp16", 1.0, metric=[0.3, 0.3])]
     table = results.results_table(records)
     assert not [name for name in table if name.startswith("times")]
     assert table["what limits it"]["fp16 AMP"] == "did not train"
-    assert results.results_table([run("fp32"), run("amp_bf16", 1.5)])[
-        "times as fast as fp32"
-    ].tolist() == ["", "2.00"]
-    results.show([run("amp_bf16", 1.5)])
-    assert "bf16 AMP" in capsys.readouterr().out
-    assert "nothing to compare" in said_of([failed("fp32", "oom")])
-    assert results.conclusion(results.tables_of([failed("fp32", "oom")])) == ""
+
+
+def test_what_failed_has_no_ratio():
+    failure = failed("fp32", "oom")
+    assert "nothing to compare" in said_of([failure])
+    assert results.conclusion(results.tables_of([failure])) == ""
     oom = [run("fp32"), failed("amp_fp16", "oom")]
     table, (length, label) = results.results_table(oom), drawn_of(oom)[0]["amp_fp16"]
     assert set(table.loc["fp16 AMP"].tolist()[:-1]) == {""} and label and length == 0
     assert "because of a reason" in said_of(oom)
+
+
+def test_a_table_has_the_columns_that_its_runs_need(capsys):
+    both = results.results_table([run("fp32"), run("amp_bf16", 1.5)])
+    assert both["times as fast as fp32"].tolist() == ["", "2.00"]
+    results.show([run("amp_bf16", 1.5)])
+    assert "bf16 AMP" in capsys.readouterr().out
     sizes = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
     assert results.results_table(sizes)["batch"].tolist() == ["128", "256"]
 

@@ -14,7 +14,7 @@ def test_file_that_cannot_be_written_costs_a_sentence(tmp_path):
     assert "summary.csv" in save(File("summary.csv", b""), tmp_path).text
 
 
-def test_whole_numbers_of_a_table_stay_whole_beside_a_gap_and_long_tables_of_runs_are_folded():
+def test_numbers_stay_whole_beside_a_gap_and_long_tables_fold():
     rows = [{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}]
     page = Table(rows * 3, "All").html()
     assert (
@@ -27,7 +27,7 @@ def test_whole_numbers_of_a_table_stay_whole_beside_a_gap_and_long_tables_of_run
     assert "<details><summary>All: 8 rows</summary>" in Table(rows * 4, "All").html()
 
 
-def test_text_of_a_record_is_plain_in_markdown_and_numbers_have_three_digits():
+def test_texts_are_plain_in_markdown_and_numbers_are_short():
     assert [short(number) for number in (0.41234, 6.1, 12, 19230.77)] == [
         "0.412",
         "6.10",
@@ -60,7 +60,7 @@ def test_cards_are_a_table_of_three_columns_that_needs_no_style():
     )
 
 
-def test_the_bar_links_to_sections_by_their_titles_and_not_to_folded_ones():
+def test_the_bar_links_to_titles_but_not_of_folded_sections():
     sections = (
         Section("Why"),
         Section("Why", folded=True),
@@ -75,7 +75,7 @@ def test_the_bar_links_to_sections_by_their_titles_and_not_to_folded_ones():
     assert links == ["Why", "", "GiB"]
 
 
-def test_a_page_shows_every_kind_of_output_and_escapes_what_is_no_html(tmp_path):
+def test_a_page_shows_all_outputs_and_escapes_what_is_no_html(tmp_path):
     """Texts stand in a notebook whole or as a list of lines; what the cell of the report prints
     is not shown.
     """

@@ -45,7 +45,7 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
-def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_not_at_all(
+def test_files_that_are_no_records_are_named_but_not_the_suites(
     tmp_path,
 ):
     record, quick = made_up.make("cifar_resnet", "fp32"), tmp_path / "quick"
@@ -75,7 +75,7 @@ EARLY = {**made_up.NOT_STARTED, "gpu_uuid": None}
 
 
 @pytest.mark.parametrize(("folder", "task", "number"), [("cats", "cats", 1), ("dogs", "dogs", 2)])
-def test_run_killed_early_joins_no_runs_on_images_of_another_folder(folder, task, number):
+def test_run_killed_early_joins_no_runs_on_other_images(folder, task, number):
     cats = made_up.make("cifar_resnet", "fp32", dataset_used="cats")
     run = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **EARLY)
     for record, images in ((cats, "cats"), (run, folder)):
@@ -87,7 +87,7 @@ def test_run_killed_early_joins_no_runs_on_images_of_another_folder(folder, task
     assert task_name(faces) == "faces (made up), batch 128"
 
 
-def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
+def test_run_killed_early_joins_its_comparison_if_it_is_certain():
     killed = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **EARLY)
     both = [
         flat(made_up.make("cifar_resnet", "fp32", device=one), one["gpu_uuid"])
@@ -100,7 +100,7 @@ def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
     assert sorted(map(device_name, used)) == ["H200", "RTX 2080 Ti", "RTX 2080 Ti"]
 
 
-def test_real_data_and_runs_on_a_gpu_are_kept_though_others_are_newer():
+def test_real_data_and_runs_on_a_gpu_go_before_newer_ones():
     name, newer = "lstm_language_model", {"finished_at": "2030-01-01T00:00:00+00:00"}
     fake = made_up.make(name, "fp32", dataset_used="synthetic", synthetic=True, **newer)
     cpu = made_up.make(name, "fp32", device=made_up.CPU, **newer)
@@ -112,7 +112,7 @@ def test_real_data_and_runs_on_a_gpu_are_kept_though_others_are_newer():
     assert reasons == {"fake": "synthetic data", "cpu": "ran on the CPU"}
 
 
-def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path):
+def test_records_of_other_code_are_named_or_set_aside(tmp_path):
     def write(folder, code, day, precision):
         finished = f"2026-01-0{day}T00:00:00+00:00"
         write_all(
@@ -167,7 +167,7 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
 
 
 @pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
-def test_the_work_of_sorting_out_grows_with_the_number_of_killed_runs(monkeypatch, alike):
+def test_sorting_out_takes_as_long_as_there_are_killed_runs(monkeypatch, alike):
     """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
     calls, key = [], files.comparison_key
     monkeypatch.setattr(files, "comparison_key", lambda record: calls.append(0) or key(record))

@@ -36,9 +36,7 @@ SAID = {
         ([], Study("", "", {})),
     ],
 )
-def test_most_records_that_know_their_study_decide_and_odd_ones_do_no_harm(
-    tmp_path, studies, study
-):
+def test_most_records_decide_on_the_study_and_odd_ones_do_not(tmp_path, studies, study):
     assert study_of(tmp_path, [{"study": said} for said in studies] + [{}]) == study
 
 
@@ -85,7 +83,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
-def test_yaml_that_repeats_itself_or_is_large_is_refused_at_once(text):
+def test_yaml_that_is_large_or_repeats_itself_is_soon_refused(text):
     began = time.process_time()
     with pytest.raises(UserError) as stopped:
         plain_yaml(text, "theirs.yaml")

@@ -54,6 +54,10 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def hrefs_in(page):
+    return [link.get("href") or "" for link in page.all("a")]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The folder of a report that --report has drawn of all kinds of records; links to a file lay
@@ -117,7 +121,7 @@ def page(folder):
     return Page((folder / "summary.html").read_text(encoding="utf-8"))
 
 
-def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, notebook, page):
+def test_places_are_read_in_place_and_what_is_left_out_is_named(folder, notebook, page):
     (old,) = (folder / "everything" / "old").glob("*.json")
     left_out = {name: word for name, (_, word) in ODD.items() if word} | {
         f"old/{old.name}": "copy of"
@@ -136,11 +140,11 @@ def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, no
         len(rows) == 18
         and sum(rows.path.str.startswith("../../other/")) == sum(rows.run_id == "theirs") == 1
     )
-    links = [link["href"] for link in page.all("a") if (link.get("href") or "").endswith(".json")]
+    links = [link for link in hrefs_in(page) if link.endswith(".json")]
     assert len(links) > 5 and all((folder / link).is_file() for link in links)
 
 
-def test_links_are_never_followed_and_html_in_a_record_is_shown_as_text(folder, notebook):
+def test_links_are_never_followed_and_html_is_shown_as_text(folder, notebook):
     assert (folder.parents[1] / "precious").read_text() == "mine"
     assert [name for name in LINKS if (folder / name).is_symlink()] == ["x.json"]
     assert "x.json" in dict(read_records(folder)[1])
@@ -149,49 +153,47 @@ def test_links_are_never_followed_and_html_in_a_record_is_shown_as_text(folder, 
     assert "<script" not in text and "<b>bold" not in text
 
 
-def test_charts_and_tables_are_saved_small_and_titles_pictures_and_contents_are_those_of_the_page(
-    folder, notebook, page
-):
-    assert {path.stem for path in folder.glob("*.png")} == CHARTS
-    shown_as = [
-        output["data"] | output.get("metadata", {})
-        for output in outputs_of(notebook)
-        if "data" in output
-    ]
+@pytest.fixture(scope="module")
+def shown_as(notebook):
+    """What each output of the notebook is shown as, with its metadata."""
+    outputs = outputs_of(notebook, "data")
+    return [output["data"] | output.get("metadata", {}) for output in outputs]
+
+
+def test_charts_and_tables_are_saved_and_small(folder, shown_as):
+    charts = list(folder.glob("*.png"))
+    assert {path.stem for path in charts} == CHARTS
     alts = [output["image/png"]["alt"] for output in shown_as if "image/png" in output]
     assert len(alts) == len(CHARTS) and all(re.search(r"\d", alt) for alt in alts)
-    assert (
-        sum(path.stat().st_size for path in [*folder.glob("*.png"), folder / "summary.ipynb"])
-        < 1_500_000
-    )
+    assert sum(path.stat().st_size for path in [*charts, folder / "summary.ipynb"]) < 1_500_000
     assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 6
+
+
+def test_titles_of_the_page_are_those_of_the_notebook(notebook, page, shown_as):
     first = next(output["text/html"] for output in shown_as if "text/html" in output)
     assert "<h1>" in "".join(first)
     assert page.texts["title"].strip() == page.texts["h1"].strip().replace("\u2011", "-")
     headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
     # the page adds how to read it and the words
     assert len(headings) == len(set(headings)) == len(page.all("h2")) - 2 > 5
-    assert "import os" not in str(page.texts) and "records_dir" not in str(
-        page.texts.get("pre", "")
-    )
+    assert "import os" not in str(page.texts)
+    assert "records_dir" not in page.texts.get("pre", "")
+
+
+def test_tables_pictures_and_links_of_the_page_are_named(page):
     heads = page.all("th")
     assert heads and all(head.get("scope") == "col" for head in heads if head)
     pictures = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
-    assert len(pictures) >= 3 and all(
-        len(text) > 40 and re.search(r"\d", text) for text in pictures
-    )
-    links = [link["href"][1:] for link in page.all("a") if (link.get("href") or "").startswith("#")]
-    assert len(links) >= 5 and set(links) <= {
-        attributes.get("id") for _, attributes in page.elements
-    }
+    named = [text for text in pictures if len(text) > 40 and re.search(r"\d", text)]
+    assert len(named) == len(pictures) >= 3
+    links = {link[1:] for link in hrefs_in(page) if link.startswith("#")}
+    assert len(links) >= 5 and links <= {one.get("id") for _, one in page.elements}
     folded = {one["id"] for one in page.all("details") if one.get("class") == "folded"}
-    assert {
-        "method-hardware-and-records",
-        "how-to-read-it",
-    } <= folded and "all-numbers" not in folded
+    assert {"method-hardware-and-records", "how-to-read-it"} <= folded
+    assert "all-numbers" not in folded
 
 
-def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_and_pictures_alone(page):
+def test_the_page_asks_nothing_of_the_network(page):
     for tag, attributes in page.elements:
         for name in ("src", "srcset", "href", "action", "poster", "data"):
             value = attributes.get(name) or ""
