@@ -644,7 +644,7 @@ def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
 
 
 def show(records: list[RunRecord]) -> None:
-    """Show the result of a notebook, way by way where there are several, outside IPython as text."""
+    """Show the result of a notebook, way by way if there are several; outside IPython as text."""
     ways: dict[str, list[RunRecord]] = {}
     for record in records:
         ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
