@@ -70,6 +70,11 @@ def drawn_bars(figure):
     ]
 
 
+def all_parts(tables):
+    """Return the parts of all sections of a report, one after the other."""
+    return [part for section in sections_of(tables) for part in section]
+
+
 def failures_in(tables):
     """Return what the sections say that could not be drawn, after showing every part as a
     notebook does.

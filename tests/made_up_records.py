@@ -199,6 +199,11 @@ def make(
     return record
 
 
+def pair_of(**fields):
+    """Return the records of a ResNet in fp32 and in fp16 AMP."""
+    return [make("cifar_resnet", name, **fields) for name in ("fp32", "amp_fp16")]
+
+
 def over_seeds(changes, precision="tf32", notebook="cifar_resnet", **fields):
     """Return a record of a precision for each change of the last metric from fp32's, and that of
     fp32, a seed each.

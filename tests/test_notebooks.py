@@ -37,10 +37,13 @@ MODELS = {
 }
 
 
+def small(name, **parameters):
+    """Return the parameters with which a notebook trains two steps of made-up data."""
+    return {"dataset": "synthetic", "max_steps": 2, **TINY[name], **parameters}
+
+
 def cells_of(name, last, **parameters):
-    return run_cells(
-        name, last, **{"dataset": "synthetic", "max_steps": 2, **TINY[name], **parameters}
-    )
+    return run_cells(name, last, **small(name, **parameters))
 
 
 @functools.cache
@@ -58,9 +61,7 @@ def with_model(names, model):
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_step_that_a_notebook_shows_is_the_one_it_takes(name, execution):
-    experiment = experiment_of(
-        name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name]
-    )
+    experiment = experiment_of(name, **small(name, execution=execution))
     shown = sys.modules[name].training_step
     for precision in MODES:
         trainer = experiment.make_trainer(precision)
@@ -244,13 +245,7 @@ def trained(request, tmp_path_factory):
     for papermill. The others run in this process, because a kernel loads everything anew.
     """
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
-    asked = {
-        "dataset": "synthetic",
-        "max_steps": 2,
-        "epochs": 1,
-        "precisions": list(MODES),
-        **TINY[name],
-    }
+    asked = small(name, epochs=1, precisions=list(MODES))
     if name == LANGUAGE:
         (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
         done = papermill(f"{name}.ipynb", folder, {"PYTHONPATH": str(ROOT)}, **asked)

@@ -32,7 +32,7 @@ def seconds_of(
 
     It is called `at_least` times, and until `seconds` have passed.
     """
-    times: list[float] = []
+    times: list = []
     until = float("inf")
     while len(times) < 3 + at_least or time.perf_counter() < until:
         began = time.perf_counter()

@@ -23,7 +23,7 @@ def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2)
     for _ in range(3):
         work()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    rates: list[float] = []
+    rates: list = []
     until = time.perf_counter() + seconds
     while len(rates) < 3 or time.perf_counter() < until:
         start.record()

@@ -3,7 +3,6 @@ them.
 """
 
 import functools
-import hashlib
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ import psutil
 
 from .. import __version__
 from ..parameters import UserError
-from ..store.commit import suite_commit
+from ..store.commit import digest, suite_commit
 from ..store.record import RunRecord
 from ..store.variables import GPUS_ENV, RUNNER_ENV
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
@@ -83,17 +82,7 @@ def host_identity() -> str | None:
     identity = platform.node() + "".join(sorted(uuid for _, uuid, _ in installed_gpus()))
     with suppress(OSError):
         identity += Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace").strip()
-    return (
-        hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12]
-        if identity
-        else None
-    )
-
-
-def process_identity() -> str:
-    """Return 12 hex digits that tell this process from others, on this host and elsewhere."""
-    words = f"{host_identity()} {os.getpid()} {psutil.Process().create_time()}"
-    return hashlib.sha256(words.encode()).hexdigest()[:12]
+    return digest(f"mixed precision study {identity}")[:12] if identity else None
 
 
 def describe_environment(record: RunRecord, device: Any) -> None:
@@ -105,6 +94,9 @@ def describe_environment(record: RunRecord, device: Any) -> None:
         cores = len(os.sched_getaffinity(0))
     with suppress(PackageNotFoundError):  # language models do without it
         record.timm_version = version("timm")
+    host = host_identity()
+    # the number of a process returns after a while, and on another host
+    process = f"{host} {os.getpid()} {psutil.Process().create_time()}"
     record.fill(
         device_type=device.type,
         torch_version=torch.__version__,
@@ -113,8 +105,8 @@ def describe_environment(record: RunRecord, device: Any) -> None:
         host_cores=cores,
         host_threads=torch.get_num_threads(),
         host_cpu=cpu_model(),
-        host_id=host_identity(),
-        process_id=process_identity(),
+        host_id=host,
+        process_id=digest(process)[:12],
         package_version=__version__,
         commit=suite_commit(),
     )

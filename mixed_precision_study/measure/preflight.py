@@ -37,29 +37,23 @@ def check_fp16(device: torch.device) -> str:
     )
 
 
-def check_kernels(device: torch.device, name: str) -> str:
-    """Return check_fp16(), whose kernels are the first of a notebook.
-
-    Raise UserError where this PyTorch has none for the GPU of this name.
-    """
-    try:
-        return check_fp16(device)
-    except RuntimeError as error:
-        if "no kernel image" not in str(error):
-            raise
-        sentence = f"This PyTorch has no kernels for the {name}; {OTHER_WHEEL}."
-        raise UserError(sentence) from None
-
-
 def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     """Return what is shown of the device, the warnings, and the record fields; of the CPU only
     that it is none.
+
+    Raise UserError where this PyTorch has no kernels for the GPU.
     """
     if device.type != "cuda":
         return {"GPU": "none, so the CPU runs a smoke test"}, [], {}
     properties = torch.cuda.get_device_properties(device)
     native = torch.cuda.is_bf16_supported(including_emulation=False)
-    fp16 = check_kernels(device, properties.name)
+    try:
+        fp16 = check_fp16(device)  # whose kernels are the first of a notebook
+    except RuntimeError as error:
+        if "no kernel image" not in str(error):
+            raise
+        sentence = f"This PyTorch has no kernels for the {properties.name}; {OTHER_WHEEL}."
+        raise UserError(sentence) from None
     free = torch.cuda.mem_get_info(device)[0]
     facts = {
         "GPU": f"{properties.name}, compute capability {properties.major}.{properties.minor}",

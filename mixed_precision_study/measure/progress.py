@@ -32,7 +32,7 @@ def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tq
     path = os.environ.get(PROGRESS_ENV)
     ended = threading.Event()
 
-    def write() -> None:
+    def write():
         if path:
             # a full disk does not end a run
             with suppress(OSError), written_whole(path) as temporary:
@@ -40,7 +40,7 @@ def progress(total: int | None, label: str, seconds: float = 1.0) -> Iterator[tq
                     f"{bar.desc}, step {bar.n}/{bar.total}" if bar.total else bar.desc
                 )
 
-    def keep_showing() -> None:
+    def keep_showing():
         while not ended.wait(seconds):
             bar.refresh()
             write()

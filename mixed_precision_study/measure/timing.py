@@ -146,7 +146,7 @@ class StartUp:
 
     def __init__(self, began: float):
         self.last = began
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict = {}
         self.over = False
 
     def lap(self, part: str) -> None:

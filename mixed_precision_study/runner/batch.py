@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from ..measure import nvml
 from ..store.commit import MALFORMED
-from ..store.record import read_run, write_json
+from ..store.record import write_json
 from . import status
 from .devices import Device
-from .execute import Circumstances, execute, signature
+from .execute import Circumstances, execute, new_records, signatures
 from .finished import unfinished
 from .folder import LOCK
-from .plan import Comparison, Run
+from .plan import Comparison, Run, trainings_in
 from .status import say
 
 GRACE_SECONDS = 8  # for running runs to end after the first Ctrl-C
@@ -44,17 +44,14 @@ def share_of_cores(devices: int) -> int | None:
 
 
 def jobs_of(
-    comparisons: list[Comparison],
-    devices: list[Device],
-    fresh: bool = False,
-    retry_failed: bool = False,
+    comparisons: list[Comparison], devices: list[Device], again: str | None = None
 ) -> list[Job]:
     """Return a job for each comparison that is not finished. On one device the shortest comes
     first, for a first ratio.
 
     On several the longest does, so that they end together.
     """
-    jobs = [Job(runs, unfinished(runs, devices, fresh, retry_failed)) for runs in comparisons]
+    jobs = [Job(runs, unfinished(runs, devices, again)) for runs in comparisons]
     jobs.sort(key=lambda job: sum(run.minutes for run in job.to_do), reverse=len(devices) > 1)
     return [job for job in jobs if job.to_do]
 
@@ -65,7 +62,7 @@ class Batch:
     def __init__(self, jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = jobs[0].comparison[0].folder
         self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
-        self.total = sum(len(run.trainings) for job in jobs for run in job.to_do)
+        self.total = sum(trainings_in(job.to_do) for job in jobs)
         self.seconds = status.read_seconds(self.folder)
         # {label of a device that is at work: its run, and how far that is}
         self.now: dict[str, str] = {}
@@ -170,23 +167,19 @@ class Batch:
         record is there.
         """
         run = job.to_do[0]
-        new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
+        unsaid = signatures(run)
         began = time.monotonic()
         say(f"{device.label}  {run.title}  begins", f"{device.label}  {run.name}  begins")
 
         def note(progress: str) -> None:
             self.now[device.label] = f"{run.title}  {progress or 'starting'}"
-            for path in [
-                path for path, before in new.items() if signature(path) not in (None, before)
-            ]:
-                if record := read_run(path):
-                    del new[path]
-                    self.done.append(record["run_id"])
-                    where = f"[{len(self.done)}/{self.total}] {device.label}"
-                    status.say_ended(where, record)
-                    with suppress(*MALFORMED):  # records that someone has edited
-                        if ratios := status.ratios_in_words(record, job.comparison):
-                            say(f"{device.label}  {ratios}")
+            for run_id, record in new_records(run, unsaid).items():
+                del unsaid[run_id]
+                self.done.append(run_id)
+                status.say_ended(f"[{len(self.done)}/{self.total}] {device.label}", record)
+                with suppress(*MALFORMED):  # records that someone has edited
+                    if ratios := status.ratios_in_words(record, job.comparison):
+                        say(f"{device.label}  {ratios}")
 
         used = nvml.used_mib(device.visible) if device.visible else None
         job.to_do.pop(0)  # even where its GPU is lost under it, because it might be the run's fault
@@ -197,10 +190,6 @@ class Batch:
             note("")
         if not run.log_path.exists():  # it went well
             self.seconds[run.name] = time.monotonic() - began
-        for _ in range(5 * CLEAR_SECONDS):
-            if (
-                not device.visible
-                or nvml.memory_is_free(device.visible, used)
-                or self.halt.wait(0.2)
-            ):
+        for _ in range(5 * CLEAR_SECONDS if device.visible else 0):
+            if nvml.memory_is_free(device.visible, used) or self.halt.wait(0.2):
                 break

@@ -7,6 +7,7 @@ on the same device. Exit status: 0 when every training ended well or for a reaso
 """
 
 import io
+import itertools
 import os
 import signal
 import sys
@@ -31,7 +32,7 @@ from .devices import Device, cards_of, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, held, locked, make
-from .plan import Comparison, check_overrides, parameters_of, plan
+from .plan import Comparison, check_overrides, parameters_of, plan, trainings_in
 from .status import log_in, say, shown, table
 from .studies import (
     chosen_studies,
@@ -116,12 +117,12 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     )
     add("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
+    retried = "run again what failed, timed out or was killed"
     again.add_argument(
-        "--retry-failed", action="store_true", help="run again what failed, timed out or was killed"
+        "--retry-failed", action="store_const", dest="again", const="failed", help=retried
     )
-    again.add_argument(
-        "--fresh", action="store_true", help="set the old output folder aside and run everything"
-    )
+    everything = "set the old output folder aside and run everything"
+    again.add_argument("--fresh", action="store_const", dest="again", const="all", help=everything)
     add("--list", action="store_true", help="show the studies, their trainings and rough minutes")
     add("--dry-run", action="store_true", help="show the runs in their order, and start nothing")
     add(
@@ -183,7 +184,7 @@ def plan_and_run(studies: dict, overrides: dict, args: Namespace) -> int:
         planned = plan_studies(studies, overrides, devices, args)
         if args.dry_run:
             for name, comparisons in planned.items():
-                jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
+                jobs = jobs_of(comparisons, devices, args.again)
                 say_to_do(name, jobs, comparisons)
             return 0
         hold(planned, args, stack)
@@ -204,10 +205,10 @@ def hold(planned: dict[str, list[Comparison]], args: Namespace, stack: ExitStack
     folders = [comparisons[0][0].folder for comparisons in planned.values()]
     for folder in folders:
         check_place(folder, report_notebook(args))
-        if args.fresh:
+        if args.again == "all":
             check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
     for folder in folders:
-        stack.enter_context(held(folder, args.fresh))
+        stack.enter_context(held(folder, fresh=args.again == "all"))
 
 
 def parameters_in_words(name: str, beside: Path) -> str:
@@ -225,10 +226,9 @@ def parameters_in_words(name: str, beside: Path) -> str:
 
 def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
     """Say how many trainings a study has, how long they take and what they are about."""
-    runs = [run for comparison in comparisons for run in comparison]
-    minutes = max(1, round(sum(run.minutes for run in runs)))
+    minutes = max(1, round(sum(run.minutes for runs in comparisons for run in runs)))
     about = f"{minutes} minutes" if minutes <= MOST_MINUTES else f"{round(minutes / 60)} hours"
-    trainings = sum(len(run.trainings) for run in runs)
+    trainings = sum(map(trainings_in, comparisons))
     say(
         f"{name:<24} {trainings:>5} trainings  about {about} on one GPU\n    "
         f"{study.get('description', '')}"
@@ -237,9 +237,9 @@ def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
 
 def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None:
     """Say how many trainings of a study are finished, and name the other runs in their order."""
-    total = sum(len(run.trainings) for runs in comparisons for run in runs)
+    total = sum(map(trainings_in, comparisons))
     to_do = [run for job in jobs for run in job.to_do]
-    finished = total - sum(len(run.trainings) for run in to_do)
+    finished = total - trainings_in(to_do)
     names = [run.title for run in to_do]
     say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
 
@@ -296,7 +296,7 @@ def plan_studies(
         say(NOT_TRIED)
     base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
     for name, study in studies.items():
-        folder = base / name if len(studies) > 1 or not args.output_dir else base
+        folder = base if args.output_dir and len(studies) == 1 else base / name
         planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
         if not planned[name]:
             raise UserError(
@@ -305,13 +305,17 @@ def plan_studies(
             )
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
-        for run, *_ in planned[name] if not args.ray else ():  # with Ray the file lies on the nodes
-            csv = run.parameters.get("csv_path")
-            if csv and not os.path.isfile(ROOT / csv):
-                raise UserError(
-                    f"csv_path {csv} is no file here; give the CSV that names your images."
-                )
+        if not args.ray:  # with Ray the files lie on the nodes
+            check_csv(planned[name])
     return planned
+
+
+def check_csv(comparisons: list[Comparison]) -> None:
+    """Raise UserError where the CSV of a run is no file on this machine."""
+    for run, *_ in comparisons:
+        csv = run.parameters.get("csv_path")
+        if csv and not os.path.isfile(ROOT / csv):
+            raise UserError(f"csv_path {csv} is no file here; give the CSV that names your images.")
 
 
 def run_study(
@@ -323,17 +327,14 @@ def run_study(
 ) -> bool:
     """Run one study and draw its report. Return whether nothing failed."""
     folder = comparisons[0][0].folder
-    paths = [path for runs in comparisons for run in runs for path in run.record_paths.values()]
+    total = sum(map(trainings_in, comparisons))
     shared = Circumstances(suite_commit(), 60 * args.timeout, share_of_cores(len(devices)))
     with log_in(folder):
         set_aside_records(comparisons)
-        jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
-        kept = len(paths) - sum(len(run.trainings) for job in jobs for run in job.to_do)
-        where = (
-            f"{len(paths)} trainings into {shown(folder)} on "
-            f"{', '.join(device.label for device in devices)}"
-        )
-        say(f"{name}: {where}; {kept} are finished already and are skipped")
+        jobs = jobs_of(comparisons, devices, args.again)
+        kept = total - sum(trainings_in(job.to_do) for job in jobs)
+        where = f"{shown(folder)} on {', '.join(device.label for device in devices)}"
+        say(f"{name}: {total} trainings into {where}; {kept} are finished already and are skipped")
         with suppress(OSError, *MALFORMED):  # the records are what counts
             keep_code(folder, {run.notebook for runs in comparisons for run in runs})
         if cluster:
@@ -343,18 +344,19 @@ def run_study(
         with suppress(UserError, *MALFORMED):  # where no record can be used
             say(table(folder))
         report_drawn = summarise(folder, report_notebook(args))
-        return all_went_well(paths, folder) and report_drawn
+        return all_went_well(comparisons) and report_drawn
 
 
-def all_went_well(paths: list[Path], folder: Path) -> bool:
+def all_went_well(comparisons: list[Comparison]) -> bool:
     """Return whether each training has a record of a result, and say how many have none."""
-    records = [read_run(path) for path in paths]
+    planned = itertools.chain(*comparisons)
+    records = [read_run(path) for run in planned for path in run.record_paths.values()]
     if missing := records.count(None):
-        say(f"{missing} of {len(paths)} trainings have not run; the same command runs them")
+        say(f"{missing} of {len(records)} trainings have not run; the same command runs them")
     if failed := sum(record["status"] in RETRIED for record in records if record):
-        logs = shown(folder / "logs")
+        logs = shown(comparisons[0][0].folder / "logs")
         say(
-            f"{failed} of {len(paths)} trainings failed, as {logs} tells; "
+            f"{failed} of {len(records)} trainings failed, as {logs} tells; "
             "--retry-failed runs them again"
         )
     return not missing and not failed
@@ -366,15 +368,11 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
     Its records lie in `places`, by default in the folder itself.
     """
-    parameters: dict = {"records_dir": relative_to_root(folder)}
-    if places:
-        parameters = {
-            "records_dir": [*map(relative_to_root, places)],
-            "output_dir": relative_to_root(folder),
-        }
+    output = relative_to_root(folder)
+    records = [*map(relative_to_root, places)] or output
     try:
         with locked(folder, REPORT_LOCK, REPORT_SECONDS):
-            return draw(folder, notebook, parameters)
+            return draw(folder, notebook, {"records_dir": records, "output_dir": output})
     except UserError as error:  # after the runs it must not end the next study
         say(f"No report was drawn: {error}")
         return False
@@ -390,13 +388,13 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     log.unlink(missing_ok=True)
     command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
     process = start_process(command, folder, log, OF_A_REPORT)
-    drawn = False
+    exit_status = None
     try:
         with suppress(psutil.TimeoutExpired):
-            drawn = process.wait(REPORT_SECONDS) == 0 and page.is_file()
+            exit_status = process.wait(REPORT_SECONDS)
     finally:
         end([process])
-    if not drawn:
+    if exit_status != 0 or not page.is_file():
         say(
             f"Could not draw the report; your records are safe, and {shown(log)} says what happened"
         )

@@ -101,11 +101,9 @@ def check_pytorch() -> None:
         return
     text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
     built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
-    cuda = "no CUDA"
-    if built:
-        if not driver or int(built[1]) <= driver:
-            return
-        cuda = f"CUDA {built[1]}, which the driver is too old for"
+    if built and (not driver or int(built[1]) <= driver):
+        return
+    cuda = f"CUDA {built[1]}, which the driver is too old for" if built else "no CUDA"
     raise UserError(f"PyTorch is built for {cuda}; install another build, or use --gpus none.")
 
 

@@ -68,6 +68,7 @@ LOG_BYTES = 2**18  # a notebook may print without end
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
 OOM_COUNTER = Path("/proc/vmstat")  # it counts what was ended within a container, too
 Watcher = Callable[[str], None]  # is told how far a run is
+Signatures = dict[str, tuple[int, int] | None]  # what signature() says of the records of a run
 
 
 class Circumstances(NamedTuple):
@@ -87,7 +88,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     removed.
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
-    before = {run_id: signature(path) for run_id, path in run.record_paths.items()}
+    before = signatures(run)
     kills, code = oom_kills(), hash_of(run.notebook)
     known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
@@ -112,35 +113,34 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
 
 def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> None:
     """Remove the log of a run whose trainings all went well. Where a `reason` is given, it went
-    wrong after its records, which then say why.
+    wrong after its records, which then say so in place of NOT_YET_EXPLAINED.
     """
     if reason:  # it ended while it explained, and would so again
         for path in run.record_paths.values():
-            tell_why_unexplained(path, reason)
+            if not (record := load(path)):
+                continue
+            for name, value in flat_record(record).items():
+                if value == NOT_YET_EXPLAINED:
+                    setattr(record, name, reason)
+            save_record(record, path)
         said = f"went wrong after its record: {reason}"
         say(f"{device.label}  {run.title} {said}", f"{device.label}  {run.name} {said}")
     elif {record["status"] for record in records.values()} == {"ok"}:
         run.log_path.unlink(missing_ok=True)
 
 
-def new_records(run: Run, before: dict[str, tuple[int, int] | None]) -> dict[str, dict]:
-    """Return {run_id: record} of the records that were written since these signatures."""
-    records = {}
-    for run_id, path in run.record_paths.items():
-        if signature(path) != before[run_id] and (record := read_run(path)):
+def signatures(run: Run) -> Signatures:
+    """Return {run_id: signature of its record} of a run."""
+    return {run_id: signature(path) for run_id, path in run.record_paths.items()}
+
+
+def new_records(run: Run, before: Signatures) -> dict[str, dict]:
+    """Return {run_id: record} of those records that were written since these signatures."""
+    paths, records = run.record_paths, {}
+    for run_id, known in before.items():
+        if signature(paths[run_id]) != known and (record := read_run(paths[run_id])):
             records[run_id] = record
     return records
-
-
-def tell_why_unexplained(path: Path, reason: str) -> None:
-    """Write into a record, in place of NOT_YET_EXPLAINED, why its explanation did not come to an
-    end.
-    """
-    if record := load(path):
-        for name, value in flat_record(record).items():
-            if value == NOT_YET_EXPLAINED:
-                setattr(record, name, reason)
-        save_record(record, path)
 
 
 def watch(

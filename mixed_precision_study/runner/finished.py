@@ -46,52 +46,44 @@ def outdated(run: Run, record: dict) -> str | None:
     return None
 
 
-def state_of(run: Run, gpus: set[str], fresh: bool, retry_failed: bool) -> str:
-    """Return "to do", "elsewhere" where a run is finished but not on one of these GPUs, or
-    "finished".
+def counting_records(run: Run, again: str | None) -> list[dict]:
+    """Return the records of a run that count: they are explained, code and data are those of now,
+    and what they hold is not to be made `again`.
     """
-    records = [] if fresh else counting_records(run)
-    retried = retry_failed and any(record["status"] in RETRIED for record in records)
-    if retried or len(records) < len(run.trainings):
-        return "to do"
-    used = {record["gpu_uuid"] for record in records} - {None}
-    return "elsewhere" if used and gpus and used != gpus else "finished"
-
-
-def counting_records(run: Run) -> list[dict]:
-    """Return the records of a run that count: they are explained, and code and data are those of
-    now.
-    """
+    if again == "all":
+        return []
     records = []
     for path in run.record_paths.values():
         record = read_run(path)
         if not record or outdated(run, record):
             continue
-        if record["status"] != "ok" or record["profile_reason"] != NOT_YET_EXPLAINED:
+        unexplained = record["status"] == "ok" and record["profile_reason"] == NOT_YET_EXPLAINED
+        if not unexplained and not (again == "failed" and record["status"] in RETRIED):
             records.append(record)
     return records
 
 
 def unfinished(
-    comparison: Comparison,
-    devices: Sequence[Device] = (),
-    fresh: bool = False,
-    retry_failed: bool = False,
+    comparison: Comparison, devices: Sequence[Device] = (), again: str | None = None
 ) -> list[Run]:
     """Return the runs of a comparison that must be made: a run is made as a whole or not at all.
 
     A ratio compares runs of one GPU. So where a repetition has begun, all of it is made again
-    unless the only GPU here is the one on which it began. `fresh` makes every run, `retry_failed`
-    those of which a training failed.
+    unless the only GPU here is the one on which it began. `again` says what else is made: "all"
+    runs, or those of which a training has "failed".
     """
     gpus = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
-    states = [(run, state_of(run, gpus, fresh, retry_failed)) for run in comparison]
-    begun = {run.parameters["repeat"] for run, state in states if state == "to do"}
-    return [
-        run
-        for run, state in states
-        if state == "to do" or (state == "elsewhere" and run.parameters["repeat"] in begun)
-    ]
+    to_do, elsewhere = [], []
+    for run in comparison:
+        records = counting_records(run, again)
+        used = {record["gpu_uuid"] for record in records} - {None}
+        if len(records) < len(run.trainings):
+            to_do.append(run)
+        elif used and gpus and used != gpus:
+            elsewhere.append(run)
+    begun = {run.parameters["repeat"] for run in to_do}
+    to_do += [run for run in elsewhere if run.parameters["repeat"] in begun]
+    return sorted(to_do, key=lambda run: run.order)
 
 
 def set_aside_records(comparisons: list[Comparison]) -> None:
@@ -110,11 +102,13 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
         now += "b"
     for path in sorted(results.glob("*.json")):
-        run = runs.get(path)
-        reason = reason_to_move(path, run, notebooks)
-        if reason:
+        if not (record := read_run(path)):
+            continue
+        run = runs.get(path) or notebooks.get(record["notebook"])
+        reason = outdated(run, record) if run else None
+        if reason == "other_code" or (reason and path in runs):
             folder = results / f"{reason}-{now}"
-            move(path, run, folder)
+            move(path, runs.get(path), folder)
             moved[folder] += 1
     for folder, count in moved.items():
         reason = folder.name.partition("-")[0].replace("_", " ")
@@ -124,22 +118,11 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
         )
 
 
-def reason_to_move(path: Path, run: Run | None, notebooks: dict[str, Run]) -> str | None:
-    """Return what is outdated about the record of a planned run, or only the code of another
-    record whose notebook is planned; None where it stays.
-    """
-    record = read_run(path)
-    alike = run or (notebooks.get(record["notebook"]) if record else None)
-    reason = outdated(alike, record) if record and alike else None
-    return reason if run or reason == "other_code" else None
-
-
 def move(record: Path, run: Run | None, folder: Path) -> None:
     """Move a record into a folder, after the executed notebooks of its run."""
     folder.mkdir(exist_ok=True)
-    paths = [record.with_suffix(".ipynb"), record]  # the record last: it is what counts
-    if run:
-        paths.insert(0, run.executed)
-    for path in paths:
+    executed = [run.executed] if run else []
+    # the record last: it is what counts
+    for path in (*executed, record.with_suffix(".ipynb"), record):
         if path.exists():
             path.replace(folder / path.name)

@@ -16,7 +16,7 @@ from ..parameters import Parameters, UserError, assignments, checked, declared_b
 from ..store.commit import MALFORMED, code_cells
 from ..store.record import run_id_of
 from .devices import Cards
-from .studies import notebooks_of, relative_to_root
+from .studies import Entry, notebooks_of, relative_to_root
 
 USUAL_CARDS = Cards()
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
@@ -79,6 +79,11 @@ class Run(NamedTuple):
         return self.folder / "logs" / f"{self.name}.log"
 
 
+def trainings_in(runs: Iterable[Run]) -> int:
+    """Return how many trainings these runs make."""
+    return sum(len(run.trainings) for run in runs)
+
+
 Comparison = list[Run]  # equal in all but precision and repetition, or the steps of one ladder
 
 
@@ -111,21 +116,18 @@ def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str,
 
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
     """Raise UserError at a -p that none of the studies' notebooks knows."""
-    known = {
-        name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields
-        for name in notebooks_of(studies)
-    }
-    plain = sorted(set().union(*known.values()))
-    of_one_notebook = [
-        f"{notebook}.{parameter}"
-        for notebook, fields in known.items()
-        for parameter in fields
-        if parameter != "repeat"
-    ]
+    plain: set[str] = set()
+    of_one_notebook = []
+    for notebook in notebooks_of(studies):
+        fields = parameters_of(notebooks / f"{notebook}.ipynb")[0].model_fields
+        plain.update(fields)
+        of_one_notebook += [f"{notebook}.{name}" for name in fields if name != "repeat"]
     for name in overrides:
-        if name not in (*plain, *of_one_notebook, "repeats"):
-            hint = did_you_mean(name, of_one_notebook if "." in name else plain, "there are")
-            raise UserError(f"-p {name}: there is no such parameter; {hint}")
+        known = of_one_notebook if "." in name else sorted(plain)
+        if name not in (*known, "repeats"):
+            raise UserError(
+                f"-p {name}: there is no such parameter; {did_you_mean(name, known, 'there are')}"
+            )
 
 
 def in_order(runs: list[Run], comparison: str) -> Comparison:
@@ -216,17 +218,17 @@ def overrides_for(
 ) -> dict[str, Any]:
     """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
     start = f"{notebook}."
-    of_all_first = sorted(overrides, key=lambda name: name.startswith(start))
-    known = {name.removeprefix(start): overrides[name] for name in of_all_first}
+    of_it_last = sorted(overrides, key=lambda name: name.startswith(start))
+    known = {name.removeprefix(start): overrides[name] for name in of_it_last}
     return {name: value for name, value in known.items() if name in declared.model_fields}
 
 
 def swept_settings(
-    entry: dict,
+    entry: Entry,
     notebooks: Path,
     overrides: Mapping[str, Any],
     room: int,
-    lacking: Collection[str] = (),
+    lacking: Collection[str],
 ) -> list[Setting]:
     """Return what an entry of a study asks for, where the overrides win over all that it sets.
 
@@ -234,14 +236,12 @@ def swept_settings(
     Swept seeds are numbered as repetitions, so that only the first of them explains. Raise
     UserError at the first value that the notebook would refuse, and at more than `room` runs.
     """
-    name = entry["notebook"]
+    name = entry.notebook
     path = notebooks / f"{name}.ipynb"
     declared, cell = parameters_of(path)
     asked = overrides_for(name, declared, overrides)
-    given = cell | entry.get("parameters", {})
-    swept = {key: values for key, values in entry.get("sweep", {}).items() if key not in asked}
-    usual = entry.get("repeats", 1)
-    repeats = overrides.get("repeats", usual)
+    swept = {key: values for key, values in entry.sweep.items() if key not in asked}
+    repeats = overrides.get("repeats", entry.repeats)
     count = math.prod(map(len, swept.values()))
     if count * repeats > room:
         raise UserError(
@@ -251,14 +251,16 @@ def swept_settings(
         lacking = ()
     settings = []
     for values in itertools.product(*swept.values()):
-        combination = given | dict(zip(swept, values, strict=True)) | asked
-        ways = [combination | way | asked for way in entry.get("ways", [{}])]
-        ways = [checked_for(name, way, declared, lacking) for way in ways]
+        combination = cell | entry.parameters | dict(zip(swept, values, strict=True)) | asked
+        ways = [
+            checked_for(name, combination | way | asked, declared, lacking) for way in entry.ways
+        ]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
-        trainings = count * sum(len(way["precisions"]) for way in ways)
-        minutes = entry.get("minutes", 1) / usual / trainings
+        trainings = entry.repeats * count * sum(len(way["precisions"]) for way in ways)
         names = tuple({*combination, *OF_THE_RUN})
-        settings.append(Setting(path, ways, names, range(first, first + repeats), minutes))
+        settings.append(
+            Setting(path, ways, names, range(first, first + repeats), entry.minutes / trainings)
+        )
     return settings
 
 
@@ -300,15 +302,15 @@ def plan(
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
     left_out = []
-    for entry in study["runs"]:
-        name = entry["notebook"]
+    for entry in map(Entry.model_validate, study["runs"]):
+        name = entry.notebook
         if not on_gpu:
-            if "cpu" not in entry:
+            if entry.cpu is None:
                 left_out.append(name)
                 continue
-            entry = entry | {"parameters": entry["cpu"], "sweep": {}, "repeats": 1, "ways": [{}]}
+            entry = Entry(notebook=name, parameters=entry.cpu, minutes=entry.minutes)
         elif cards.small:
-            entry = entry | {"parameters": entry.get("parameters", {}) | entry.get("small", {})}
+            entry.parameters |= entry.small
         room = MOST_RUNS - len(planned)
         for setting in swept_settings(entry, notebooks, overrides, room, cards.lacking):
             comparison = name

@@ -45,7 +45,10 @@ def make_repetition(
         there = folder / "logs" / runs[0].notebook.name
         there.write_bytes(notebook)
         for asked in runs:
-            data = data_folder(root / asked.parameters["data_dir"])
+            data = root / asked.parameters["data_dir"]
+            if not data.is_dir():  # this node has a folder of its own
+                own = os.environ.get(DATA_ENV, "~/.cache/mixed-precision-study")
+                data = Path(own).expanduser()
             places = {"data_dir": str(data), "output_dir": name}
             run = asked._replace(
                 notebook=there, folder=folder, parameters=asked.parameters | places
@@ -61,15 +64,6 @@ def make_repetition(
             for kind in FILES
             for path in folder.glob(kind)
         }
-
-
-def data_folder(asked: Path) -> Path:
-    """Return the folder of the data: the one that is asked for where this node shares it, else its
-    own.
-    """
-    if asked.is_dir():
-        return asked
-    return Path(os.environ.get(DATA_ENV, "~/.cache/mixed-precision-study")).expanduser()
 
 
 class Cluster(NamedTuple):

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..judge.axis import Axis
-from ..judge.conditions import flags_of, why_made_up
+from ..judge.conditions import flags_of
 from ..judge.verdict import NOT_TRAINED
 from ..parameters import printable
 from ..report.files import checked_study
 from ..report.words import (
-    MADE_UP,
     model_name,
     outcome_words,
     precision_name,
@@ -30,8 +29,9 @@ from ..report.words import (
 )
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
-from ..store.record import read_run
+from ..store.record import last_metric, read_run
 from .plan import Comparison
+from .studies import relative_to_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +74,7 @@ def shown(path: str | Path) -> str:
     """Return a path that opens from the current folder: relative where it lies below, else the
     whole path.
     """
-    path = Path(path).resolve()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return relative_to_root(path, Path.cwd())
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
@@ -102,13 +101,11 @@ def in_words(record: dict) -> str:
     """Return what was measured, with units, or why it was not measured."""
     if record["status"] != "ok":
         return str(record["reason"])
-    seconds, metric = (
-        [one for one in record[key] if one is not None] for key in ("epoch_seconds", "metric")
-    )
+    seconds, metric = record["epoch_seconds"], last_metric(record)
     words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
     units = {"samples_per_second": f"{record['sample_unit']}/s", "peak_allocated_mib": "MiB peak"}
     words += [f"{short(record[key])} {unit}" for key, unit in units.items() if record[key]]
-    words += [f"{record['metric_name']} {metric[-1]:.4g}"] if metric else []
+    words += [f"{record['metric_name']} {metric:.4g}"] if metric is not None else []
     return ", ".join(words)
 
 
@@ -117,12 +114,10 @@ def say_ended(where: str, record: dict) -> None:
     caution.
     """
     found = in_words(record)
-    flags = [f"made-up data, because {MADE_UP[why]}"] if (why := why_made_up(record)) else []
-    flags += map(said, flags_of(record))
-    caution = f", Caution: {'; '.join(flags)}" if flags and record["status"] == "ok" else ""
+    cautions = cautions_of([record]) if record["status"] == "ok" else []
     say(
         f"{where}  {way_of(record)}, {precision_name(record['precision'])}: {found}",
-        f"{where}  {record['run_id']}  {record['status']}  {found}{caution}",
+        "  ".join([where, record["run_id"], record["status"], found, *cautions]),
     )
 
 
@@ -133,19 +128,26 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     Of a base, as TF32, it is what is now known of the others. On a CPU nothing is said: its times
     mean nothing.
     """
-    from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
-
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     axis = checked_study(record["study"] or {}, "the record").compares()
     runs, own = alike(record, comparison, axis), axis.arm_of(record)
     base = next((arm for arm in reversed(axis.bases) if arm in runs), "")
-    words = []
-    for arm in [own] if own != base else [arm for arm in runs if arm != base]:
-        ratio = paired_ratio(paired_runs(runs[arm], runs.get(base, [])))
-        if ratio and not (ratio["untrained"] or ratio["unlike"]):
-            words.append(f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
-    return f"{way_of(record)}, over {short_name(base)}: {', '.join(words)}" if words else None
+    base_runs = runs.pop(base, [])
+    arms = runs if own == base else [own]
+    words = [short_ratio(arm, runs[arm], base_runs) for arm in arms]
+    found = ", ".join(filter(None, words))
+    return f"{way_of(record)}, over {short_name(base)}: {found}" if found else None
+
+
+def short_ratio(arm: str, runs: list[dict], base_runs: list[dict]) -> str:
+    """Return how many times as fast an arm is, or nothing where its runs are no fair pairs."""
+    from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
+
+    ratio = paired_ratio(paired_runs(runs, base_runs))
+    if not ratio or ratio["untrained"] or ratio["unlike"]:
+        return ""
+    return f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
 
 
 def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[dict]]:

@@ -30,7 +30,7 @@ class Entry(BaseModel):
     sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
     ways: Annotated[list[dict[OfATraining, Any]], Field(min_length=1)] = [{}]
     small: Settings = {}
-    cpu: Settings = {}
+    cpu: Settings | None = None  # without, it needs a GPU
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
     minutes: Annotated[float, Field(ge=0)] = 1
 
@@ -74,13 +74,15 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
         form = StudyForm.model_validate(study)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ", ".join(map(part_in_words, first["loc"]))
+        place = ", ".join(
+            f"entry {part + 1}" if isinstance(part, int) else f"`{part}`" for part in first["loc"]
+        )
         raise UserError(
             f"{where} is wrong{place and ' at ' + place}: {first['msg']}; "
             "see the head of notebooks/studies.yaml."
         ) from None
     for number, entry in enumerate(form.runs, 1):
-        settings = {*entry.parameters, *entry.sweep, *entry.small, *entry.cpu}
+        settings = {*entry.parameters, *entry.sweep, *entry.small, *(entry.cpu or ())}
         if "precisions" in entry.sweep or "repeat" in settings:
             reason = (
                 "must neither sweep `precisions` nor set `repeat`, "
@@ -90,11 +92,6 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
                 f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml."
             )
     return form
-
-
-def part_in_words(part: str | int) -> str:
-    """Return a part of a place in a study: the number of an entry, or a key."""
-    return f"entry {part + 1}" if isinstance(part, int) else f"`{part}`"
 
 
 def described(form: StudyForm, path: Path) -> dict:
@@ -165,12 +162,11 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
                 f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}"
             )
         asked.setdefault(name, []).extend([notebook] if notebook else there)
-    return {name: with_notebooks(studies[name], asked[name]) for name in asked}
-
-
-def with_notebooks(study: dict, notebooks: list[str]) -> dict:
-    """Return a study with the runs of these notebooks alone."""
-    return study | {"runs": [run for run in study["runs"] if run["notebook"] in notebooks]}
+    chosen = {}
+    for name, notebooks in asked.items():
+        runs = [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks]
+        chosen[name] = studies[name] | {"runs": runs}
+    return chosen
 
 
 def notebooks_of(studies: Iterable[dict]) -> list[str]:
@@ -205,12 +201,12 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     return overrides
 
 
-def relative_to_root(path: str | Path) -> str:
-    """Return a path relative to ROOT where it lies below, so that no record names a folder of
+def relative_to_root(path: str | Path, root: Path = ROOT) -> str:
+    """Return a path relative to `root` where it lies below, so that no record names a folder of
     this machine.
     """
     path = Path(path).resolve()
-    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 def expanded(text: str, option: str) -> Path:

@@ -98,7 +98,7 @@ def hash_that_ran() -> str | None:
 
 def package_state() -> tuple[tuple[str, int], ...]:
     """Return (path, time of the last write in ns) of every file of the package that measures."""
-    paths: list[str] = []
+    paths = []
     # rglob takes seven times as long, and every run asks
     for folder, folders, files in os.walk(PACKAGE):
         folders[:] = [name for name in folders if name not in NOT_MEASURING]

@@ -25,8 +25,8 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     A record is a dict of its fields, see flat_record(); its `path` is where it was found. The
     reason of other JSON files is NO_RECORD; those that run_all.py writes itself are ignored.
     """
-    records: list[dict] = []
-    left_out: list[tuple[str, str]] = []
+    records = []
+    left_out: list = []
     for name, read in json_files(Path(folder), left_out):
         try:
             value = json.loads(read())

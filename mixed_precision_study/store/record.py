@@ -376,7 +376,7 @@ class RunRecord(Section):
 
 def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
-    places: dict[str, tuple] = {}
+    places: dict = {}
     for name, field in section.model_fields.items():
         kind: Any = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
@@ -523,48 +523,6 @@ def as_json(value: dict) -> dict:
     return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
-# the parameters of version 0.3, whose records are flat; all other keys are fields
-SETTINGS_OF_0_3 = {
-    "dataset",
-    "model",
-    "precisions",
-    "batch_size",
-    "epochs",
-    "max_steps",
-    "lr",
-    "loss_scale",
-    "execution",
-    "memory_limit_gib",
-    "seed",
-    "data_dir",
-    "output_dir",
-    "compile_mode",
-    "scaler",
-    "rounding",
-    "repeat",
-    "clip",
-    "accumulate",
-    "channels_last",
-    "optimizer",
-    "image_size",
-    "schedule",
-    "batchnorm_momentum",
-    "dropout",
-    "log_every",
-    "keep_batchnorm_fp32",
-    "loader",
-    "num_workers",
-    "csv_path",
-    "image_height",
-    "image_width",
-    "loss_function",
-    "bptt",
-    "units",
-    "layers",
-    "heads",
-    "generate_words",
-    "temperature",
-}
 # up to which a difference of a metric from fp32 counts as equivalent, and whether it is a share
 MARGINS_OF_0_3 = {
     "accuracy": {"metric_margin": 0.002},
@@ -585,18 +543,21 @@ def lifted(flat: dict) -> dict:
             f"version {version} wrote it; only records of 0.3 and later are read, "
             "so read it with 0.3"
         )
-    given: dict[str, Any] = {
+    given: dict = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
         **MARGINS_OF_0_3.get(str(flat.get("metric_name")), {}),
         **flat,
         "schema_version": 2,  # of the nested form
     }
-    nested: dict = {"settings": {name: given[name] for name in SETTINGS_OF_0_3 if name in given}}
-    for name in given.keys() - nested["settings"].keys():
+    nested: dict = {"settings": {}}
+    for name, value in given.items():
         part = nested
-        for step in PLACES.get(name, ("run",)):
+        # a record of 0.3 is flat: what is no field is a parameter
+        for step in PLACES.get(name, ("settings",)):
             part = part.setdefault(step, {})
-        part[name] = given[name]
+        part[name] = value
+    # the only field of 0.3 that no record has today
+    nested["settings"].pop("ceiling_conv_tflop_per_second", None)
     return nested
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torchvision
-from PIL import Image
+from PIL import Image, ImageOps
 from torchvision.transforms import v2
 
 from ..parameters import UserError
@@ -29,7 +29,6 @@ CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "made-up data"}
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
 
@@ -106,7 +105,7 @@ class Cifar(ImageData):
         As many batches as CROP_BYTES hold are made at once.
         """
         count = self.train_samples
-        draw: dict[str, Any] = {"generator": generator, "device": self.device}
+        draw: dict = {"generator": generator, "device": self.device}
         order = torch.randperm(count, **draw)
         window = torch.arange(self.side, device=self.device)
         places = 2 * self.padding + 1
@@ -139,11 +138,7 @@ class Cifar(ImageData):
 
     def show(self) -> Image.Image:
         """Describe a batch and return its first ten images as one picture, small ones enlarged."""
-        picture = self.picture(10)
-        times = max(1, 64 // self.side)
-        return picture.resize(
-            (times * picture.width, times * picture.height), Image.Resampling.NEAREST
-        )
+        return ImageOps.scale(self.picture(10), max(1, 64 // self.side), Image.Resampling.NEAREST)
 
 
 def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
@@ -156,13 +151,13 @@ def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
     classes = sorted(
         path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name)
     )
-    samples: list[tuple[Path, int]] = []  # with their labels
-    counts: list[int] = []
+    samples: list = []  # with their labels
+    counts = []
     for part in ("train", "test"):
         labelled = [
             (path, label)
             for label, name in enumerate(classes)
-            for path in images_in(folder / part / name, SUFFIXES)
+            for path in images_in(folder / part / name)
         ]
         samples += labelled
         counts.append(len(labelled))
@@ -224,7 +219,7 @@ def made_up_images(device: torch.device) -> tuple:
     patterns = torch.nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
     generator = torch.Generator().manual_seed(0)
     parts = []
-    for count in (50_000, 10_000) if device.type == "cuda" else (2_000, 500):
+    for count in CIFAR_COUNTS if device.type == "cuda" else (2_000, 500):
         labels = torch.randint(10, (count,), generator=generator)
         images = torch.empty(count, 3, 32, 32, dtype=torch.uint8)
         for some, chosen in zip(images.split(4096), labels.split(4096), strict=True):

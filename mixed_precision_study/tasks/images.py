@@ -28,6 +28,7 @@ MODELS = (  # pattern of a model's name in timm and what people call it
     (r"dpn(\w+)", r"DPN-\1"),
     (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
 )
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # an EPS would start Ghostscript
 # PIL refuses twice as many; a pixel takes up to 16 bytes while it is decoded, so 1 GiB a process.
 Image.MAX_IMAGE_PIXELS = 2**25
@@ -94,7 +95,7 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
         ) from None
 
 
-def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
     """Return the images below a folder in order, without hidden ones, such as those in
     .ipynb_checkpoints.
 
@@ -105,7 +106,7 @@ def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return [
         path
         for path in paths
-        if path.suffix.lower() in suffixes and all(map(is_usual, path.relative_to(folder).parts))
+        if path.suffix.lower() in SUFFIXES and all(map(is_usual, path.relative_to(folder).parts))
     ]
 
 
@@ -141,15 +142,13 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
             return error
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
-    forked: dict[str, Any] = (
-        {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
-    )
-    images = None
     # the generator, because the loader would draw from the global one
+    options: dict = {"collate_fn": decode, "generator": torch.Generator()}
+    if processes:
+        options |= {"num_workers": processes, "multiprocessing_context": "fork"}
+    images = None
     with progress(count, "decoding images") as bar:
-        for chunk in DataLoader(
-            range(count), 16, collate_fn=decode, generator=torch.Generator(), **forked
-        ):
+        for chunk in DataLoader(range(count), 16, **options):
             if isinstance(chunk, UserError):
                 raise chunk
             if images is None:

@@ -186,7 +186,8 @@ class IterableData(TrainingData):
         known = self.counted.setdefault(epoch, counts)
         first = self.counted[0] if epoch else known
         name = "eval_batches" if epoch is None else "batches"
-        if counts != known or totals(counts) != totals(first) or not (counts or epoch == 0):
+        totals = [(len(steps), sum(size for _, size in steps)) for steps in (counts, first)]
+        if counts != known or totals[0] != totals[1] or not (counts or epoch == 0):
             raise Failed(
                 f"{name} gave {len(counts)} steps where there were {len(first)}, "
                 "or other samples or shapes; yield the same in every epoch"
@@ -216,11 +217,6 @@ class IterableData(TrainingData):
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Any:
         return HeldOut(self)
-
-
-def totals(steps: list[tuple]) -> tuple[int, int]:
-    """Return the number of steps, and that of their samples."""
-    return len(steps), sum(samples for _, samples in steps)
 
 
 @dataclass

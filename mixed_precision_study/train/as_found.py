@@ -76,9 +76,8 @@ def put_members(place: Any, held: list) -> list:
     """Give a list, a deque or a set its members back, and return those it had."""
     now = list(place)
     place.clear()
-    add = place.add if isinstance(place, set) else place.append
-    for part in held:
-        add(part)
+    add = place.update if isinstance(place, set) else place.extend
+    add(held)
     return now
 
 

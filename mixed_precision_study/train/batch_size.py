@@ -98,7 +98,7 @@ def timed_steps(trainer: Trainer, batches: Callable, size: int) -> tuple[float, 
     device = trainer.device
     compiled = read_compiler(trainer.is_compiled)["seconds"]
     settled = EAGER_STEPS + 1 if trainer.captured else 2  # memory is taken and a graph captured
-    times: list[float] = []
+    times = []
     first, retried, hidden = 0.0, 0, None
     for batch in cycle_batches(lambda: batches(size)):
         began = time.perf_counter()

@@ -27,7 +27,7 @@ def identity_of(
     optimizer class and groups, and of the batches what stands for them, such as their hashes.
     """
     weights = [(name, value.shape, value.dtype) for name, value in model.named_parameters()]
-    seen: list[FunctionType] = []
+    seen: list = []
     forwards = [code_of(type(part).forward, seen) for part in model.modules()]
     parts = {name: code_of(value, []) for name, value in functions.items() if value is not None}
     parts |= {"model": (model, weights, forwards), "optimizer": optimizer, "batches": batches}

@@ -205,7 +205,7 @@ def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
     seen: set = set()
     leave = torch.autocast.__exit__
 
-    def noted(context: Any, *error: Any) -> Any:
+    def noted(context, *error):
         if context.device == device.type and torch.is_autocast_enabled(device.type):
             seen.add(torch.get_autocast_dtype(device.type))
         return leave(context, *error)
@@ -321,7 +321,7 @@ def after_step(optimizer: Any, call: Callable[[Any], Any]) -> None:
     step = optimizer.step
 
     @wraps(step)
-    def stepped(*args: Any, **kwargs: Any) -> Any:
+    def stepped(*args, **kwargs):
         returned = step(*args, **kwargs)
         call(optimizer)
         return returned

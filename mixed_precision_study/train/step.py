@@ -507,7 +507,7 @@ def warm_up(
     release_memory(trainer.device)
     read_context(record, trainer.device)
 
-    def take_step(batch: Any) -> None:
+    def take_step(batch):
         _, taken.hidden = trainer.step(batch, taken.hidden)
 
     record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)

@@ -8,11 +8,10 @@ import math
 import made_up_records as made_up
 import pytest
 import yaml
-from drawn_reports import drawn_bars, said_in, write_all
+from drawn_reports import all_parts, drawn_bars, failures_in, write_all
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.section import Cards, Chart, File, Table
-from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import bars_of, read_tables
 
 SECONDS = {"none": 4.0, "blocks": 5.0}
@@ -38,7 +37,7 @@ def study_in(folder, records, **said):
 
 
 def parts_in(tables, kind):
-    return [part for section in sections_of(tables) for part in section if isinstance(part, kind)]
+    return [part for part in all_parts(tables) if isinstance(part, kind)]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
 
 @pytest.mark.slow
 def test_its_report_has_charts_and_tables_and_no_failed_section(remedies):
-    assert not [one for one in sections_of(remedies) if "could not be drawn" in said_in(one)]
+    assert failures_in(remedies) == []
     (card,) = parts_in(remedies, Cards)[0].cards
     assert card["numbers"]["blocks"].endswith("0.80×") and "none" in card["against"]
     ratios, time, memory = (chart.figures[0] for chart in parts_in(remedies, Chart)[:3])
@@ -108,7 +107,7 @@ def test_an_arm_is_a_number_a_switch_or_several_settings(tmp_path, axis, base, a
     found = study_in(tmp_path / "arms", runs, axis=axis, base=base)
     assert list(found.arms) == arms and set(found.ratios.base) == {arms[0]}
     assert found.called(arms[0]) != arms[0]
-    assert not [one for one in sections_of(found) if "could not be drawn" in said_in(one)]
+    assert failures_in(found) == []
 
 
 def test_precisions_may_have_another_base(tmp_path):

@@ -9,13 +9,14 @@ import statistics
 import made_up_records as made_up
 import pandas as pd
 import pytest
-from drawn_reports import failures_in, flat, read_all, rows_in, write_all
+from drawn_reports import failures_in, flat, parts_of, read_all, rows_in, write_all
 
 from mixed_precision_study.judge import arms
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
 from mixed_precision_study.report import results, tables
 from mixed_precision_study.report.results import results_table
+from mixed_precision_study.report.section import Table
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
 from mixed_precision_study.runner.status import in_words
 
@@ -303,16 +304,15 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
 def test_all_numbers_have_a_linked_row_for_each_precision(found):
     failed = next(rows for rows in rows_in(results.method_section(found)) if "reason" in rows[0])
     assert [(row["precision"], row["status"]) for row in failed] == [("bf16 AMP", "oom")]
-    section = results.numbers_section(found)
-    (rows,) = rows_in(section)
+    (table,) = parts_of(results.numbers_section(found), Table)
+    rows = table.rows
     assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16", "bf16"]
     assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
     assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1][
         "s per epoch"
     ] == "oom"
-    links = next(part for part in section.parts if getattr(part, "links", None)).links
     first = found.trainings.drop_duplicates("precision").set_index("precision").path
-    assert links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
+    assert table.links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
 
 
 @pytest.mark.parametrize(
@@ -321,9 +321,8 @@ def test_all_numbers_have_a_linked_row_for_each_precision(found):
 def test_what_cannot_be_linked_to_has_no_link(tmp_path, path):
     found = read_all(tmp_path, run("fp32"))
     found.trainings["path"] = path
-    assert next(
-        part for part in results.numbers_section(found).parts if hasattr(part, "links")
-    ).links == [""]
+    (table,) = parts_of(results.numbers_section(found), Table)
+    assert table.links == [""]
 
 
 def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):

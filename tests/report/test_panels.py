@@ -80,9 +80,7 @@ def test_the_parts_of_the_memory_add_up_or_are_not_shown():
 
 
 def test_inference_is_shown_only_where_the_study_is_about_it(tmp_path):
-    tables = read_all(
-        tmp_path, *(made_up.make("cifar_resnet", name) for name in ("tf32", "amp_fp16"))
-    )
+    tables = read_all(tmp_path, *made_up.pair_of())
     assert costs.inference_section(tables).parts == []
     tables.show = {"inference": True}
     section = costs.inference_section(tables)

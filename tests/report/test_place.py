@@ -86,7 +86,7 @@ def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
 def test_a_strangers_summary_beside_records_is_kept_and_not_run(tmp_path):
     """It is drawn with the notebook of the clone, wherever the studies file lies."""
     theirs = tmp_path / "theirs"
-    write_all(theirs, *(made_up.make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
+    write_all(theirs, *made_up.pair_of())
     planted = f"records_dir = ''\nopen({str(tmp_path / 'run')!r}, 'w')"
     write_notebook(theirs / "summary.ipynb", planted)
     before = (theirs / "summary.ipynb").read_bytes()
@@ -109,7 +109,7 @@ def test_a_run_without_a_place_for_its_report_does_not_start(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_two_reports_of_one_folder_take_turns(tmp_path):
-    write_all(tmp_path, *(made_up.make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
+    write_all(tmp_path, *made_up.pair_of())
     command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]
     pipes = {
         "stdout": subprocess.PIPE,
@@ -135,10 +135,17 @@ def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
         archive.writestr(
             "r.json", json.dumps({"run": {"run_id": "1", "precision": "fp32"}, "settings": {}})
         )
-    for place, word in (("empty", "folder"), ("bad", "metric_better"), ("bad.zip", "lacks")):
-        words = ["--report", str(tmp_path / place), "--output-dir", str(tmp_path / "new")]
-        assert cli.main(words) == 2
-        said = capsys.readouterr().err
-        assert (said.count("\n"), word in said) == (1, True), said
-    assert cli.main(["--report", str(ROOT / "outputs")]) == 2
-    assert "outputs/main" in capsys.readouterr().err and not (tmp_path / "new").exists()
+    write_all(tmp_path / "good", made_up.make("cifar_resnet", "fp32"))
+    elsewhere = ["--output-dir", "new"]
+    for words, says in (
+        (["empty", *elsewhere], "folder"),
+        (["bad", *elsewhere], "metric_better"),
+        (["bad.zip", *elsewhere], "lacks"),
+        (["nowhere"], "holds no records"),
+        (["good", "good"], "needs --output-dir"),
+        ([str(ROOT / "outputs")], "outputs/main"),
+    ):
+        assert cli.main(["--report", *words]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert says in error
+    assert not (tmp_path / "new").exists()

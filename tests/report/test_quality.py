@@ -100,11 +100,12 @@ def test_a_run_at_chance_is_named_and_curves_compared_by_fall():
     assert [(row["arm"], row["apart"]) for row in table.rows] == [("fp16 AMP", "60%")]
 
 
-def test_training_until_the_same_quality():
-    def train(precision, seconds, metric, seed=0):
-        facts = {"parameters": {"seed": seed}, "metric": metric, "energy_joules": 9e3}
-        return made_up.make("cifar_resnet", precision, seconds=[seconds] * 3, **facts)
+def train(precision, seconds, metric, seed=0, **fields):
+    fields |= {"parameters": {"seed": seed}, "metric": metric, "energy_joules": 9e3}
+    return made_up.make("cifar_resnet", precision, seconds=[seconds] * 3, **fields)
 
+
+def test_training_until_the_same_quality():
     runs = [
         train("fp32", seconds, [0.5, 0.93, 0.93], seed) for seed, seconds in enumerate((10.0, 12.0))
     ]
@@ -131,11 +132,9 @@ def test_training_until_the_same_quality():
 def test_seconds_until_a_target_leave_out_runs_slowed_by_heat():
     """The reached epochs are of all runs, because heat changes no metric."""
     hot = {"throttled": True, "throttle_fractions": [["heat", 0.9]]}
-    runs = []
-    for seed, seconds in enumerate((10.0, 12.0, 50.0)):
-        facts = {"parameters": {"seed": seed}, "metric": [0.5, 0.93, 0.93], "energy_joules": 9e3}
-        slow = hot if seconds > 20 else {}
-        runs.append(made_up.make("cifar_resnet", "fp32", seconds=[seconds] * 3, **facts, **slow))
+    curve = [0.5, 0.93, 0.93]
+    runs = [train("fp32", 10.0, curve), train("fp32", 12.0, curve, 1)]
+    runs.append(train("fp32", 50.0, curve, 2, **hot))
     (row,) = section_of(*runs)[2][0].rows
     assert (row["reached"], row["timed"], row["seconds"], row["kilojoules"]) == (
         "3 of 3",

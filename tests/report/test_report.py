@@ -8,8 +8,8 @@ from typing import get_args
 
 import matplotlib.pyplot as plt
 import pytest
-from drawn_reports import read_all, said_in
-from made_up_records import make
+from drawn_reports import all_parts, read_all, said_in
+from made_up_records import make, pair_of
 
 from mixed_precision_study.parameters import Precision
 from mixed_precision_study.report import results, sections
@@ -19,7 +19,7 @@ from mixed_precision_study.report.words import ORDER
 
 @pytest.fixture
 def tables(tmp_path):
-    return read_all(tmp_path, *(make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
+    return read_all(tmp_path, *pair_of())
 
 
 @pytest.mark.slow
@@ -27,9 +27,7 @@ def test_a_report_drawn_again_is_the_same_and_leaves_no_trace(tables, tmp_path, 
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     before = dict(plt.rcParams)
-    first, second = (
-        [part for one in sections.sections_of(tables) for part in one] for _ in range(2)
-    )
+    first, second = (all_parts(tables) for _ in range(2))
     assert dict(plt.rcParams) == before and not list((tmp_path / "empty").iterdir())
     assert len(first) == len(second) > 20
     for one, other in zip(first, second, strict=True):
@@ -41,7 +39,7 @@ def test_a_report_drawn_again_is_the_same_and_leaves_no_trace(tables, tmp_path, 
         )
     for module in (sections, results):  # with many comparisons none has charts of its own
         monkeypatch.setattr(module, "MANY", 0)
-    many = [part for one in sections.sections_of(tables) for part in one]
+    many = all_parts(tables)
     assert sum(isinstance(part, Chart) for part in many) == 1 and any(
         "have no charts" in str(one) for one in many
     )
@@ -108,7 +106,7 @@ def report_with(tmp_path, hot_seconds, precisions=("fp32", "tf32", "amp_fp16")):
     show = {"inference": True, "quality": True, "execution": True}
     found = read_all(tmp_path / f"{hot_seconds}", *runs, **show)
     found.source = "here"
-    return [told(part) for one in sections.sections_of(found) for part in one if told(part)]
+    return [told(part) for part in all_parts(found) if told(part)]
 
 
 def test_no_section_reads_a_time_of_a_run_that_heat_slowed(tmp_path):
@@ -125,10 +123,8 @@ def test_names_in_any_script_draw_without_a_warning(tmp_path, name):
         "parameters": {"dataset": "folder", "data_dir": f"/home/x/{name}"},
         "dataset_used": name,
     }
-    runs = [make("cifar_resnet", one, **given) for one in ("fp32", "amp_fp16")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = read_all(tmp_path, *runs)
-        parts = [part for one in sections.sections_of(found) for part in one]
+        parts = all_parts(read_all(tmp_path, *pair_of(**given)))
         shown = [part._repr_mimebundle_() for part in parts if isinstance(part, Chart)]
     assert len(shown) > 2 and [str(one.message) for one in caught] == []

@@ -66,14 +66,17 @@ def test_a_wrong_study_yaml_is_refused_in_one_sentence(tmp_path, text):
     assert "\n" not in str(error.value)
 
 
-LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)
-)
+def laughs(first, values):
+    """Return YAML of a few lines that, with its aliases written out, has 9 to the tenth values."""
+    lines = [f"a0: &a0 {first}"]
+    for number in range(9):
+        lines.append(f"a{number + 1}: &a{number + 1} " + values % ", ".join([f"*a{number}"] * 9))
+    return "\n".join(lines)
+
+
 ENDLESS = {
-    "aliases": LAUGHS,
-    "merged": LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{k: 1}")
-    .replace("&a1 [", "&a1 {<<: [")
-    .replace("]", "]"),
+    "aliases": laughs("[x, x, x, x, x, x, x, x, x]", "[%s]"),
+    "merged": laughs("{k: 1}", "{<<: [%s]}"),
     "long text": "a: &a " + "x" * 9_999 + "\nb: [" + "*a, " * 9_999 + "]",
     "circle": "a: &a [*a]",
     "itself": "&a {a: *a}",

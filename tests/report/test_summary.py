@@ -87,11 +87,7 @@ def folder(tmp_path_factory):
     )
     for name, (text, _) in ODD.items():
         (place / name).write_text(text)
-    turing = {"device": made_up.TURING, "explained": False}
-    write_all(
-        above / "turing",
-        *(made_up.make("cifar_resnet", name, **turing) for name in ("fp32", "amp_fp16")),
-    )
+    write_all(above / "turing", *made_up.pair_of(device=made_up.TURING, explained=False))
     (above / "turing" / "._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
     shutil.make_archive(str(place / "second"), "zip", above / "turing")
     write_all(above / "other", made_up.make("lstm_language_model", "tf32", parameters={"units": 7}))
@@ -212,16 +208,6 @@ def test_the_page_asks_nothing_of_the_network(page):
     assert len(page.all("script")) == 1 and all(
         one["src"].startswith("data:") for one in page.all("img")
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "says"), [(["nowhere"], "holds no records"), (["good", "good"], "needs --output-dir")]
-)
-def test_a_folder_without_records_is_one_sentence(tmp_path, capsys, words, says):
-    write_all(tmp_path / "good", made_up.make("cifar_resnet", "fp32"))
-    assert cli.main(["--report", *words]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert says in error
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")

@@ -488,7 +488,7 @@ def gpus(monkeypatch, tmp_path):
     def memory(uuid, version=None):
         if (tmp_path / f"lost-{uuid}").exists():
             raise NvmlError("GPU is lost", 15)
-        return types.SimpleNamespace(used=2**20)
+        return types.SimpleNamespace(used=2**20, total=2**37)
 
     def place(count):
         devices = [
@@ -538,4 +538,4 @@ def test_without_a_gpu_the_rest_waits(
         0 if len(ends) == 4 else 1
     )
     assert [record["status"] for record in read_records(tmp_path / "out")] == ends
-    assert ("tf32 1.00x (n = 1)" in capsys.readouterr().out) == ("ok" in ends)
+    assert ("fp32 1.00x (n = 1)" in capsys.readouterr().out) == ("ok" in ends)
