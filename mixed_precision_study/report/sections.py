@@ -152,7 +152,8 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
         few = count(one.seeds, "seed")
         return (
-            f"{name} not judged from {few} (study quality has {FEWEST_SEEDS_FOR_OUTCOME} or more)"
+            f"{name} not judged from {few} "
+            f"(judged from {FEWEST_SEEDS_FOR_OUTCOME} on, see study quality)"
         )
     kept = one.outcome in AS_GOOD
     within = "no loss beyond the margin" if kept else outcome_words(one.outcome)
@@ -277,8 +278,8 @@ def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
             for words, names in ways.items()
         ]
         said.append(
-            "PyTorch's usual eager mode is slower here than the way that stands below each model's"
-            f" numbers. These commands train in that way: {'; '.join(commands)}."
+            "The numbers above are not of PyTorch's usual eager mode, which is slower here. "
+            f"These commands train as they were trained: {'; '.join(commands)}."
         )
     if waiting:
         said.append(
