@@ -29,7 +29,7 @@ from ..store.variables import OF_A_REPORT
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
 from .devices import Device, cards_of, choose_devices
-from .execute import Circumstances, papermill, start_process
+from .execute import Circumstances, report_command, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan, trainings_in
@@ -386,7 +386,7 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
         if kept := set_aside(path):
             say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
     log.unlink(missing_ok=True)
-    command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
+    command = report_command(notebook, executed, parameters)
     process = start_process(command, folder, log, OF_A_REPORT)
     exit_status = None
     try:

@@ -156,11 +156,12 @@ def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[di
     An arm without a record is yet to come.
     """
     runs: dict[str, list[dict]] = {}
+    rest = axis.rest_of(record)
     for run in comparison:
         for run_id, (parameters, precision) in run.trainings.items():
             found = read_run(run.record_paths[run_id])
             other = found or record | {"precision": precision, "settings": parameters}
-            if other["status"] == "ok" and axis.rest_of(other) == axis.rest_of(record):
+            if other["status"] == "ok" and axis.rest_of(other) == rest:
                 runs.setdefault(axis.arm_of(other), []).extend([found] if found else [])
     return runs
 
