@@ -15,7 +15,6 @@ from ..judge.axis import arm_named, grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
-from ..store.commit import ROOT
 from .articles import articles_section
 from .charts import chart_style, dots, dots_note, ratio_rows
 from .costs import (
@@ -26,7 +25,7 @@ from .costs import (
     time_section,
     why_section,
 )
-from .files import seen_from
+from .files import place_of_project
 from .quality import quality_section
 from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
@@ -50,9 +49,9 @@ from .words import (
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
 ASKED = "How much faster is training with AMP (automatic mixed precision)? · "
 LINES = (
-    "In your own loop, AMP takes these [lines to copy](<{0}/README.md#lines-to-copy>)."
-    " [Which lines do I add?](<{0}/docs/answers/which-lines-do-i-add.md>)"
-    " [Is AMP worth it in eager mode?](<{0}/docs/answers/is-amp-worth-it-in-eager-mode.md>)"
+    "For your own loop, README has the [lines to copy](<{0}/README.md#lines-to-copy>), and two"
+    " answers say [which of them to add](<{0}/docs/answers/which-lines-do-i-add.md>) and [whether"
+    " AMP is worth it in eager mode](<{0}/docs/answers/is-amp-worth-it-in-eager-mode.md>)."
 )
 NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
@@ -345,7 +344,8 @@ def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) 
         screen.say(said)
     rows = ratio_rows(bars)
     if len(rows):
-        screen.say(LINES.format(seen_from(ROOT, tables.folder).as_posix()))
+        if place := place_of_project(tables.folder):
+            screen.say(LINES.format(place))
         screen.say(dots_note(rows))
         screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
         bases = plain(listed(list(rows.base_short.unique())))
