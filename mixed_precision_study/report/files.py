@@ -345,7 +345,7 @@ def project_address() -> str | None:
         settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         return settings["project"]["urls"]["Repository"]
     with suppress(*MALFORMED, importlib.metadata.PackageNotFoundError):
-        said = importlib.metadata.metadata("mixed-precision-study").get_all("Project-URL")
+        said = importlib.metadata.metadata("mixed-precision-study").get_all("Project-URL") or []
         return dict(entry.split(", ", 1) for entry in said)["Repository"]
     return None
 
