@@ -70,7 +70,7 @@ class Links(HTMLParser):
 
 
 @pytest.mark.parametrize("address", ["", ADDRESS])
-def test_each_link_of_a_site_leads_to_a_file_of_it_or_to_the_web(address, project, tmp_path):
+def test_each_link_of_a_site_leads_somewhere(address, project, tmp_path):
     urls = f'[project.urls]\nRepository = "{address}"\n' if address else ""
     (project / "pyproject.toml").write_text(f'[project]\nname = "study"\n{urls}')
     site = tmp_path / "site"
@@ -86,7 +86,7 @@ def test_each_link_of_a_site_leads_to_a_file_of_it_or_to_the_web(address, projec
     assert "'<a href=\"../../lost.md\">x</a>'" in pages[1].read_text()
 
 
-def test_each_link_of_the_committed_reports_leads_somewhere():
+def test_each_link_of_a_committed_report_leads_somewhere():
     root, pages = outputs.ROOT, sorted(outputs.OUTPUTS.rglob("*.html"))
     links = [(page, link.partition("#")[0]) for page in pages for link in links_in(page)]
     lost = [link for page, link in links if not (page.parent / link).exists() and ":" not in link]

@@ -33,13 +33,13 @@ from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import (
     AMP,
-    NOT_TRIED,
     bare,
     count,
     in_way,
     listed,
     outcome_words,
     plain,
+    said_of_age,
     said_of_made_up,
     short,
     span,
@@ -119,9 +119,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     Below another title than the finding, and where nothing is compared, stands what the study is
     about.
     """
-    said = [said_of_made_up(list(tables.trainings.record))]
-    if {str(one["compute_capability"])[:2] for one in tables.trainings.record} <= {"6.", "7."}:
-        said.append(NOT_TRIED)
+    records = list(tables.trainings.record)
+    said = [said_of_made_up(records), said_of_age(records)]
     if tables.on_cpu:
         return said[0]
     if title != found or "times as fast" not in title:
