@@ -3,6 +3,7 @@
 python docs/executed.py EXECUTED.ipynb COPY.ipynb ["What a reader has to know of this run." ...]
 """
 
+import itertools
 import json
 import re
 import sys
@@ -27,7 +28,7 @@ def result_first(notebook: dict, remarks: Sequence[str] = ()) -> dict:
     shown = [cell for cell in cells if cell.get("id") in RESULTS and cell.get("outputs")]
     if not shown:
         raise ValueError("this notebook has no result; execute it first")
-    answers = [answer for answer in map(taken_conclusion, shown) if answer]
+    answers = [answer for cell in shown for answer in taken_conclusions(cell)]
     title, *others = cells
     first = [cell for cell in others if cell.get("id") in FIRST]
     finder = [cell for cell in others if cell.get("id") == "finder"]
@@ -46,14 +47,23 @@ def markdown(name: str, text: str) -> dict:
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": lines}
 
 
-def taken_conclusion(cell: dict) -> str:
-    """Take the first Markdown out of what a cell shows, and return it, its first sentence bold."""
-    for output in cell["outputs"]:
-        if "text/markdown" in output.get("data", {}):
-            cell["outputs"] = [one for one in cell["outputs"] if one is not output]
-            first, stop, more = "".join(output["data"]["text/markdown"]).partition(". ")
-            return f"**{first}{stop.strip()}** {more}".strip()
-    return ""
+def taken_conclusions(cell: dict) -> list[str]:
+    """Take the conclusions out of what a cell shows, and return them, their first sentences bold.
+
+    A conclusion is the Markdown above a picture, one for each way of execution; without pictures
+    it is the first Markdown.
+    """
+    outputs = cell["outputs"]
+    texts = [one for one in outputs if "text/markdown" in one.get("data", {})]
+    above = [
+        one
+        for one, below in itertools.pairwise(outputs)
+        if one in texts and "image/png" in below.get("data", {})
+    ]
+    conclusions = above or texts[:1]
+    cell["outputs"] = [one for one in outputs if one not in conclusions]
+    said = ["".join(one["data"]["text/markdown"]).partition(". ") for one in conclusions]
+    return [f"**{first}{stop.strip()}** {more}".strip() for first, stop, more in said]
 
 
 def without_traces(cell: dict) -> dict:

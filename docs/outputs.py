@@ -22,6 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from docs.address import with_links  # noqa: E402
+
 OUTPUTS = ROOT / "outputs"
 DATE = (1980, 1, 1, 0, 0, 0)
 PAGE = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
@@ -90,9 +92,10 @@ def draw(folder: Path) -> None:
 
 def publish(site: Path) -> None:
     """Copy all results to a folder, give each executed notebook a page there, and write an index
-    of the pages.
+    of the pages. Markdown stays behind, because a web server shows its source; links of the pages
+    to it and to what else lies outside lead to GitHub, or become text.
     """
-    shutil.copytree(OUTPUTS, site, dirs_exist_ok=True)
+    shutil.copytree(OUTPUTS, site, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
     items = []
     for notebook in sorted(site.rglob("*.ipynb")):
         page = notebook.with_suffix(".html")
@@ -100,10 +103,11 @@ def publish(site: Path) -> None:
             subprocess.run(
                 [sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)], check=True
             )
-        title = re.search("<h1[^>]*>(.*?)(<a |</h1>)", page.read_text(encoding="utf-8"), re.DOTALL)[
-            1
-        ]
         way = page.relative_to(site).as_posix()
+        text = page.read_text(encoding="utf-8")
+        title = re.search("<h1[^>]*>(.*?)(<a |</h1>)", text, re.DOTALL)[1]
+        folder = (OUTPUTS / way).parent.resolve()
+        page.write_text(with_links(text, folder, OUTPUTS.resolve(), site), encoding="utf-8")
         items.append(f'<li><a href="{way}">{title}</a> ({page.parent.name})</li>\n')
     (site / "index.html").write_text(f"{PAGE}<ul>\n{''.join(items)}</ul>\n", encoding="utf-8")
 

@@ -11,7 +11,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -24,6 +23,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 import copied  # noqa: E402
 import figures  # noqa: E402
 import quoted  # noqa: E402
+from address import GITHUB, repository_url  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.judge.arms import compared  # noqa: E402
@@ -44,7 +44,6 @@ INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->", re.DOTALL)
 # a comment of the lines to copy, which says what the line below it gained
 GAIN = re.compile(r"^( *# (TF32|channels_last|compile|bf16|fp16)\b[^:\n]*: ).*$", re.MULTILINE)
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
-GITHUB = "https://github.com/"
 URLS = re.compile(r"^(# )?\[project\.urls\]\n(# )?Repository = .*\n", re.MULTILINE)
 TAG = f"v{__version__}"  # what the notebooks install where they find no code
 MEND = "run: python docs/tables.py"
@@ -53,15 +52,6 @@ FOLDED = {
     "jupyter": {"source_hidden": True},
     "_kg_hide-input": True,
 }  # Colab, Jupyter, Kaggle
-
-
-def repository_url(root):
-    """Return the GitHub address in pyproject.toml, or None; other hosts have no such badges and
-    pages.
-    """
-    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    url = settings["project"].get("urls", {}).get("Repository", "")
-    return url if url.startswith(GITHUB) else None
 
 
 def set_repository(root, name):

@@ -190,6 +190,17 @@ def test_the_result_comes_first(after):
     assert cells[-1].id == "finder"
 
 
+def test_the_conclusion_of_each_way_comes_first():
+    kinds = [("text/markdown", "Slow. Wait."), ("image/png", "AA"), ("text/markdown", "a note")]
+    kinds += [("text/html", "<table>"), ("text/markdown", "Fast. Go."), ("image/png", "BB")]
+    shown = [{"output_type": "display_data", "data": {kind: text}} for kind, text in kinds]
+    cell = {"outputs": shown}
+    assert executed.taken_conclusions(cell) == ["**Slow.** Wait.", "**Fast.** Go."]
+    assert [next(iter(one["data"].values())) for one in cell["outputs"]] == [
+        *("AA", "a note", "<table>", "BB")
+    ]
+
+
 def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
     copy = nbformat.reads(after, as_version=4)
     sources = {cell.source for cell in copy.cells if cell.id not in ("note", "where")}

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .notes import or_bfloat16
+
 SENTENCES = {
     "error": "{name}: {remedy}",
     "loss not finite": (
@@ -25,7 +27,7 @@ SENTENCES = {
     ),
     "evaluation not finite": (
         "The evaluation returns inf or NaN. Where the weights are finite, "
-        "try it in fp32 or bfloat16."
+        "try it in fp32{or_bfloat16}."
     ),
     "evaluation failed": "The evaluation ended by {error}. {remedy}",
     "gradients not cleared": (
@@ -111,7 +113,7 @@ SENTENCES = {
     ),
     "fp16 without scaler": (
         "{share:.1%} of the gradients lie where float16 loses digits, and no scale lifts them. "
-        "Use torch.amp.GradScaler, or bfloat16."
+        "Use torch.amp.GradScaler{or_bfloat16}."
     ),
     "scaler with bf16": (
         "GradScaler is on with bfloat16, which has the range of fp32 and does not need it."
@@ -198,7 +200,8 @@ class Diagnosis:
         """Name the mistakes, of which the error that ended the loop is one, where it has a
         remedy."""
         found = dict(find_mistakes(self)).items()
-        self.mistakes = [Mistake(one, it, SENTENCES[one].format(**it)) for one, it in found]
+        more = {"or_bfloat16": or_bfloat16()}
+        self.mistakes = [Mistake(one, it, SENTENCES[one].format(**it, **more)) for one, it in found]
 
     def __str__(self) -> str:
         said = [self.ended_by, *(f"Mistake: {mistake.sentence}" for mistake in self.mistakes)]

@@ -105,7 +105,7 @@ REMEDIES = [
         "probability tensor contains",
         r"\bfloat16",
         "Where weights and buffers are finite, the logits leave the range of float16. "
-        "Compute them in bfloat16 or fp32.",
+        "Compute them in fp32{or_bfloat16}.",
     ),
     (
         "unsafe to autocast",
@@ -160,6 +160,12 @@ REMEDIES = [
 ]
 
 
+def or_bfloat16() -> str:
+    """Return the words that offer bfloat16, too, or none where the GPU in use only emulates it."""
+    is_old = torch.cuda.is_initialized() and torch.cuda.get_device_capability() < (8, 0)
+    return "" if is_old else " or bfloat16"
+
+
 def remedy_for(error: BaseException, facts: list) -> tuple:
     """Return (the part of the message that is known, the remedy), both empty where none is known to
     be true.
@@ -179,5 +185,5 @@ def remedy_for(error: BaseException, facts: list) -> tuple:
     for message, condition, remedy in REMEDIES:
         known = re.search(message, str(error))
         if known and re.search(condition, said):
-            return known[0], remedy
+            return known[0], remedy.format(or_bfloat16=or_bfloat16())
     return "", ""

@@ -18,8 +18,9 @@ TO_TRY = {
     GRAPH_GAIN: ("larger_batch", "graph"),
     SIZES: ("round_sizes",),
     OTHER_KERNELS: ("channels_last", "compile", "16_bits"),
-    WITHOUT_TENSOR_CORES: ("tensor_cores",),
+    WITHOUT_TENSOR_CORES: ("tensor_cores", "fp16_cores"),
 }
+VOLTA, AMPERE = 7.0, 8.0  # capabilities from which a card has Tensor Cores, and TF32 and bf16
 
 
 def find_bottleneck(record: dict) -> list[Finding]:
@@ -86,8 +87,11 @@ def longest_others(record: dict) -> dict[str, float]:
 
 
 def remedies_of(code: str, record: dict) -> list[str]:
-    """Return what to try next against a limit: those codes of TO_TRY that are not done yet."""
+    """Return what to try next against a limit: those codes of TO_TRY that are not done yet, and
+    that the card can do.
+    """
     settings = record["settings"]
+    capability = float(record["compute_capability"] or AMPERE)
     execution = settings.get("execution")
     in_32_bits = record["precision"] in ("fp32", "tf32")
     fits = {
@@ -95,6 +99,7 @@ def remedies_of(code: str, record: dict) -> list[str]:
         "channels_last": settings.get("channels_last") is False,
         "compile": execution in ("eager", "cuda_graph"),
         "16_bits": in_32_bits,
-        "tensor_cores": in_32_bits,
+        "tensor_cores": in_32_bits and capability >= AMPERE,
+        "fp16_cores": in_32_bits and VOLTA <= capability < AMPERE,
     }
     return [remedy for remedy in TO_TRY.get(code, ()) if fits.get(remedy, True)]

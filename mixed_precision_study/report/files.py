@@ -2,10 +2,12 @@
 page.
 """
 
+import importlib.metadata
 import json
 import os
 import re
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,6 +19,7 @@ import yaml
 
 from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
 from ..parameters import UserError, printable
+from ..store.commit import MALFORMED, ROOT
 from ..store.files import read_file, written_whole
 from ..store.reading import read_records
 from ..store.record import comparison_key, data_asked_for
@@ -332,6 +335,28 @@ def seen_from(place: PurePath, folder: str | Path) -> PurePath:
     with suppress(ValueError):
         return PurePath(os.path.relpath(place, folder))
     return place
+
+
+def project_address() -> str | None:
+    """Return the address of the project on the web, as pyproject.toml of this clone or else the
+    installed package has it; None where it has none.
+    """
+    with suppress(OSError, *MALFORMED):
+        settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        return settings["project"]["urls"]["Repository"]
+    with suppress(*MALFORMED, importlib.metadata.PackageNotFoundError):
+        said = importlib.metadata.metadata("mixed-precision-study").get_all("Project-URL") or []
+        return dict(entry.split(", ", 1) for entry in said)["Repository"]
+    return None
+
+
+def place_of_project(folder: str | Path) -> str:
+    """Return where a page in a folder finds README and docs: on the web, because pages are copied,
+    else in this clone; "" where there is neither.
+    """
+    if address := project_address():
+        return f"{address}/blob/main"
+    return seen_from(ROOT, folder).as_posix() if (ROOT / "docs" / "answers").is_dir() else ""
 
 
 def of_other_code(records: list[dict]) -> list[dict]:

@@ -15,7 +15,6 @@ from ..judge.axis import arm_named, grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
-from ..store.commit import ROOT
 from .articles import articles_section
 from .charts import chart_style, dots, dots_note, ratio_rows
 from .costs import (
@@ -26,7 +25,7 @@ from .costs import (
     time_section,
     why_section,
 )
-from .files import seen_from
+from .files import place_of_project
 from .quality import quality_section
 from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
@@ -34,13 +33,13 @@ from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import (
     AMP,
-    NOT_TRIED,
     bare,
     count,
     in_way,
     listed,
     outcome_words,
     plain,
+    said_of_age,
     said_of_made_up,
     short,
     span,
@@ -50,9 +49,9 @@ from .words import (
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
 ASKED = "How much faster is training with AMP (automatic mixed precision)? · "
 LINES = (
-    "In your own loop, AMP takes these [lines to copy](<{0}/README.md#lines-to-copy>)."
-    " [Which lines do I add?](<{0}/docs/answers/which-lines-do-i-add.md>)"
-    " [Is AMP worth it in eager mode?](<{0}/docs/answers/is-amp-worth-it-in-eager-mode.md>)"
+    "For your own loop, README has the [lines to copy](<{0}/README.md#lines-to-copy>), and two"
+    " answers say [which of them to add](<{0}/docs/answers/which-lines-do-i-add.md>) and [whether"
+    " AMP is worth it in eager mode](<{0}/docs/answers/is-amp-worth-it-in-eager-mode.md>)."
 )
 NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
@@ -120,9 +119,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     Below another title than the finding, and where nothing is compared, stands what the study is
     about.
     """
-    said = [said_of_made_up(list(tables.trainings.record))]
-    if {str(one["compute_capability"])[:2] for one in tables.trainings.record} <= {"6.", "7."}:
-        said.append(NOT_TRIED)
+    records = list(tables.trainings.record)
+    said = [said_of_made_up(records), said_of_age(records)]
     if tables.on_cpu:
         return said[0]
     if title != found or "times as fast" not in title:
@@ -345,7 +343,8 @@ def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) 
         screen.say(said)
     rows = ratio_rows(bars)
     if len(rows):
-        screen.say(LINES.format(seen_from(ROOT, tables.folder).as_posix()))
+        if place := place_of_project(tables.folder):
+            screen.say(LINES.format(place))
         screen.say(dots_note(rows))
         screen.chart(dots(rows), "ratios", f"{found}. Dots of the ratios, a row for each way.")
         bases = plain(listed(list(rows.base_short.unique())))

@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from ..judge.bottleneck import AMPERE, VOLTA
 from ..judge.conditions import why_made_up
 from ..judge.finding import Finding
 from ..parameters import printable
@@ -17,6 +18,7 @@ NOT_TRIED = (  # of a card that is older than Ampere
     "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
     " a T4 or another card of its age."
 )
+MEMORY_ONLY = "It has no Tensor Cores either, so what fp16 can save on it is memory."
 
 
 def plain(text: object) -> str:
@@ -188,7 +190,7 @@ OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
     "not_trained": "did not train",
     "other_conditions": "other conditions",
     "too_short": "too short to tell",
-    "few_hosts": "range over hosts",
+    "few_hosts": "range over machines",
     "one_process": "one process",
     "two_processes": "two processes",
     "not_worse": "not worse",
@@ -213,6 +215,7 @@ REMEDIES = {  # what to try, with the parameters that set it
     "compile": 'torch.compile (execution="compile", or "compile_cuda_graph")',
     "16_bits": "16-bit values, which are half the bytes (precisions)",
     "tensor_cores": "TF32, fp16 AMP or bf16 AMP, where the card has Tensor Cores (precisions)",
+    "fp16_cores": "fp16 AMP, where the card has Tensor Cores (precisions)",
 }
 MADE_UP = {
     "asked": "they were asked for",
@@ -297,6 +300,15 @@ def said(found: Finding, **more: str) -> str:
     values = {name: as_text(name, value) for name, value in found.values.items()}
     text = template.format(run=found.run, **values, **more)
     return f"{found.run} {text}" if found.run and "{run}" not in template else text
+
+
+def said_of_age(records: Iterable[dict]) -> str:
+    """Return what a report says of cards that are all older than Ampere or Volta, else nothing."""
+    known = (float(one["compute_capability"] or AMPERE) for one in records)
+    newest = max(known, default=AMPERE)
+    if newest < VOLTA:
+        return f"{NOT_TRIED} {MEMORY_ONLY}"
+    return NOT_TRIED if newest < AMPERE else ""
 
 
 def as_text(name: str, value: object) -> object:

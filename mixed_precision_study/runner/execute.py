@@ -274,7 +274,7 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
     trainings without one.
     """
     if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
-        memory = " because the host's memory was exhausted" if oom_kills() != kills else ""
+        memory = " because the machine's memory was exhausted" if oom_kills() != kills else ""
         name = (
             f"papermill was ended by {signal.Signals(-exit_status).name}"
             if exit_status < 0

@@ -21,6 +21,7 @@ from .studies import Entry, notebooks_of, relative_to_root
 USUAL_CARDS = Cards()
 OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
 MOST_RUNS = 10_000  # of a study
+STAND_INS = {"tf32": "fp32", "amp_bf16": "amp_fp16"}  # {what a card lacks: what it trains instead}
 
 
 class Run(NamedTuple):
@@ -268,7 +269,7 @@ def checked_for(
     notebook: str, values: dict, declared: type[Parameters], lacking: Collection[str]
 ) -> dict[str, Any]:
     """Return the parameters of a way as the notebook gets them, on cards that are `lacking` some
-    precisions, where fp32 stands in for TF32.
+    precisions, where fp32 stands in for TF32, and fp16 AMP for bf16 AMP.
 
     Where none is left, all are kept, because their records then say why.
     """
@@ -276,7 +277,7 @@ def checked_for(
         way = checked(notebook, values, declared).model_dump()
     except UserError as error:
         raise UserError(f"notebook {notebook}: {error}") from None
-    found = ["fp32" if one == "tf32" and one in lacking else one for one in way["precisions"]]
+    found = [STAND_INS.get(one, one) if one in lacking else one for one in way["precisions"]]
     left = [one for one in dict.fromkeys(found) if one not in lacking]
     return way | {"precisions": left or way["precisions"]}
 

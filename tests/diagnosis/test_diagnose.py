@@ -47,6 +47,7 @@ from mixed_precision_study.diagnosis.mistakes import (
     facts,
     find_mistakes,
 )
+from mixed_precision_study.diagnosis.notes import remedy_for
 from mixed_precision_study.diagnosis.profile import place_of, read_times
 from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
 from mixed_precision_study.parameters import UserError
@@ -104,9 +105,25 @@ def test_a_mistake_is_named_and_no_other(name):
     report = report_of(case, steps=20 if rule == "scale falls" else 3)
     assert rules(report) == [rule] + ["loss not finite"] * (rule == "eps")
     assert all(
-        mistake.sentence == SENTENCES[mistake.rule].format(**mistake.figures)
+        mistake.sentence
+        == SENTENCES[mistake.rule].format(**mistake.figures, or_bfloat16=" or bfloat16")
         for mistake in report.mistakes
     )
+
+
+@pytest.mark.parametrize(
+    ("capability", "offered"),
+    [((6, 1), False), ((7, 0), False), ((7, 5), False), ((8, 0), True), (None, True)],
+)
+def test_bfloat16_is_offered_where_the_gpu_has_it(capability, offered, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    report = Diagnosis(found={"evaluation not finite": {}, "fp16 without scaler": {"share": 0.1}})
+    report.judge()
+    said = [mistake.sentence for mistake in report.mistakes]
+    said.append(remedy_for(RuntimeError("probability tensor contains"), ["float16"])[1])
+    assert ["bfloat16" in sentence for sentence in said] == [offered] * 3
+    assert all(word in said[-1] for word in ("logits", "fp32"))
 
 
 def test_a_guard_is_named_only_where_float16_is_used():

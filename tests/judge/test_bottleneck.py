@@ -115,3 +115,20 @@ def test_the_gain_as_a_graph_is_told():
 )
 def test_only_what_is_not_done_yet_is_to_be_tried(code, precision, parameters, remedies):
     assert remedies_of(code, flat(precision, parameters)) == remedies.split()
+
+
+@pytest.mark.parametrize(
+    ("capability", "remedies"),
+    [
+        (None, ["tensor_cores"]),
+        ("12.0", ["tensor_cores"]),
+        ("8.0", ["tensor_cores"]),
+        ("7.5", ["fp16_cores"]),
+        ("7.0", ["fp16_cores"]),
+        ("6.1", []),
+    ],
+)
+def test_only_what_the_card_can_do_is_to_be_tried(capability, remedies):
+    record = flat("fp32", {}) | {"compute_capability": capability}
+    assert remedies_of(WITHOUT_TENSOR_CORES, record) == remedies
+    assert remedies_of(WITHOUT_TENSOR_CORES, record | {"precision": "amp_fp16"}) == []

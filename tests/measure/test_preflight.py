@@ -134,15 +134,18 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
     assert warning in line
 
 
+@pytest.mark.parametrize("capability", [(7, 5), (7, 0), (6, 1)])
 @pytest.mark.parametrize(
     "fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
 )
-def test_a_turing_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able):
-    pretend_gpu(monkeypatch, fp16=fp16, capability=(7, 5))
+def test_an_old_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able, capability):
+    """As a T4, a V100 or a Pascal card."""
+    pretend_gpu(monkeypatch, fp16=fp16, capability=capability)
     (fields, refused), said, _ = shown_by(capsys, GPU)
     assert fields == {"native_bf16": False, "fp16_check": fp16}
     assert said["it can"] == able and {"tf32", "amp_bf16", "bf16_true", "fp8"} <= set(refused)
-    assert all("7.5" in refused[name] for name in ("tf32", "amp_bf16", "fp8"))
+    number = ".".join(map(str, capability))
+    assert all(number in refused[name] for name in ("tf32", "amp_bf16", "fp8"))
     assert sum(fp16 in reason for reason in refused.values()) == 3 * (fp16 != "passed")
 
 

@@ -10,9 +10,9 @@ from drawn_reports import parts_of, read_all, rows_in, said_in
 
 from mixed_precision_study.report import results, sections, settings
 from mixed_precision_study.report.charts import ratio_rows
-from mixed_precision_study.report.section import Cards, Chart, Heading, Section
+from mixed_precision_study.report.section import Cards, Chart, File, Heading, Section
 from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
-from mixed_precision_study.report.words import NOT_TRIED
+from mixed_precision_study.report.words import MEMORY_ONLY, NOT_TRIED
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
 # with 150 MiB of data
@@ -177,18 +177,52 @@ def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
     assert eager.way == "eager" and (eager.low, eager.high) == pytest.approx((0.75, 1.5), rel=0.01)
 
 
-def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(tmp_path):
+def of_card(name, capability, **fields):
+    """Return runs of each notebook on a card without TF32 and bf16, as quick makes them."""
+    card = {**made_up.TURING, "gpu_name": name, "compute_capability": capability}
+    given = {"names": ("fp32", "amp_fp16"), "processes": 1, "device": card, **fields}
+    for notebook in NOTEBOOKS:
+        yield from runs(notebook=notebook, **given)
+        yield from runs(0.5, "cuda_graph", notebook, **given)
+
+
+OLD_CARDS = {"Tesla T4": "7.5", "Tesla V100-SXM2-16GB": "7.0", "NVIDIA TITAN Xp": "6.1"}
+UNCORED = {  # a GPU that is busy with arithmetic without Tensor Cores
+    "gpu_busy_fraction": 0.99,
+    "kernel_family_fractions": [["matmul", 0.9]],
+    "tensor_core_fraction": 0.0,
+}
+
+
+@pytest.mark.parametrize("name", OLD_CARDS)
+def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(name, tmp_path):
     """Both ways stand on the screen, which says that the suite was not tried on such a card."""
-    names = ("fp32", "amp_fp16")
-    t4 = {"names": names, "processes": 1, "device": made_up.TURING}
-    found = read_all(tmp_path, *runs(**t4), *runs(0.5, "cuda_graph", **t4))
-    section, title, (card,) = screen_of(found)
+    found = read_all(tmp_path, *of_card(name, OLD_CARDS[name]))
+    section, title, cards = screen_of(found)
     assert title == "As a CUDA graph, fp16 AMP trains 6.0 times as fast as fp32"
-    assert card["numbers"] == {"fp16": "6.00×"} and card["against"] == "as fast as fp32"
+    assert {card["numbers"]["fp16"] for card in cards} == {"6.00×"}
+    assert {card["against"] for card in cards} == {"as fast as fp32"}
     assert NOT_TRIED in said_in(section)
-    assert list(ratio_rows(bars_of(found)).row) == ["eager", "CUDA graph"]
-    found = read_all(tmp_path / "new", *runs(), *runs(0.5, "cuda_graph"))
-    assert NOT_TRIED not in said_in(screen_of(found)[0])
+    assert (MEMORY_ONLY in said_in(section)) == (OLD_CARDS[name] < "7")
+    assert list(ratio_rows(bars_of(found)).row) == ["eager", "CUDA graph"] * 2
+
+
+@pytest.mark.parametrize("name", OLD_CARDS)
+def test_a_page_of_a_card_without_bf16_never_asks_for_it(name, tmp_path):
+    """Nor for TF32, which only the note on energy names, because it holds for all cards."""
+    found = read_all(tmp_path, *of_card(name, OLD_CARDS[name], **UNCORED))
+    parts = [part for section in sections.sections_of(found) for part in section]
+    shown = [part._repr_mimebundle_() for part in parts if not isinstance(part, File)]
+    texts = [(one[0] if isinstance(one, tuple) else one)["text/plain"] for one in shown]
+    asked = "\n".join(texts).replace(NOT_TRIED, "")
+    assert "bf16" not in asked and "bfloat16" not in asked and "without Tensor Cores" in asked
+    lines = [line for line in asked.splitlines() if "TF32" in line]
+    assert all("where TF32 was not run" in line or "with TF32, or" in line for line in lines)
+    assert ("fp16 AMP, where the card has" in asked) == (OLD_CARDS[name] >= "7")
+
+
+def test_newer_cards_are_not_called_untried(both_ways):
+    assert NOT_TRIED not in said_in(screen_of(both_ways)[0])
 
 
 def test_nothing_is_judged_on_a_cpu_and_made_up_data_come_first(tmp_path):
