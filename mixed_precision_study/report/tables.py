@@ -34,6 +34,7 @@ from .words import (
     LOOKS,
     ORDER,
     WAYS,
+    WRITTEN,
     arm_name,
     model_name,
     natural,
@@ -281,7 +282,7 @@ class Tables:
             quality = quality.set_index(["comparison", "arm", "base"])
             quality["outcome"] = quality.outcome.map(outcome_words)
             ratios = self.ratios.assign(
-                outcome=self.ratios.outcome.map(outcome_words),
+                outcome=self.ratios.outcome.replace(WRITTEN),
                 differences=[
                     "; ".join(dict.fromkeys(map(said, found))) for found in self.ratios.differences
                 ],

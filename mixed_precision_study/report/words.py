@@ -188,11 +188,12 @@ OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
     "not_trained": "did not train",
     "other_conditions": "other conditions",
     "too_short": "too short to tell",
-    "few_hosts": "range over hosts",
+    "few_hosts": "range over machines",
     "one_process": "one process",
     "two_processes": "two processes",
     "not_worse": "not worse",
 }
+WRITTEN = OUTCOMES | {"few_hosts": "range over hosts"}  # in ratios.csv, whose values stay
 LIMITS = {  # what limits a run, in a table
     "loading": "data loading",
     "launches": "kernel launches",
