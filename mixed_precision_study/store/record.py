@@ -118,7 +118,7 @@ class Run(Section):
 
 
 class Machine(Section):
-    """The device, its driver, the host and the versions in use."""
+    """The device, its driver, the machine and the versions in use."""
 
     device_type: MaybeText = None  # the device
     gpu_name: MaybeText = None  # the device
@@ -131,11 +131,11 @@ class Machine(Section):
     torch_version: MaybeText = None  # version in use
     timm_version: MaybeText = None  # version in use
     python_version: MaybeText = None  # version in use
-    host_platform: MaybeText = None  # the host, as this process sees it
-    host_cores: MaybeInteger = None  # the host, as this process sees it
+    host_platform: MaybeText = None  # the machine, as this process sees it
+    host_cores: MaybeInteger = None  # the machine, as this process sees it
     host_threads: MaybeInteger = None  # that PyTorch uses on the CPU
-    host_cpu: MaybeText = None  # the host, as this process sees it
-    host_id: MaybeText = None  # hash that tells hosts apart
+    host_cpu: MaybeText = None  # the machine, as this process sees it
+    host_id: MaybeText = None  # hash that tells machines apart
     application_clock_mhz: MaybeNumber = None  # graphics clock for programs, where NVML has it
     # graphics clock for programs, where NVML has it
     application_clock_mhz_default: MaybeNumber = None
