@@ -83,7 +83,7 @@ def test_a_record_has_the_means_and_bits_of_a_plain_loop():
     bits = torch.nn.functional.cross_entropy(logits, wanted).item() / math.log(2)
     assert record.metric[-1] == pytest.approx(bits, rel=1e-5)
     assert record.metric[-1] < record.chance_metric + 1.5
-    assert record.metric_name == "bits_per_byte" and record.attention_reason == "no GPU"
+    assert record.metric_name == "bits per byte" and record.attention_reason == "no GPU"
 
 
 CHANGES = [

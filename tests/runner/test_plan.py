@@ -56,7 +56,9 @@ def test_repetitions_are_processes_in_a_latin_square(tmp_path, study, pairs, rep
         assert [block[0].parameters["repeat"] for block in blocks] == list(range(repeats))
         # made alone
         assert blocks[-1] in planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))
-        assert sorted(block[0].parameters["precisions"][0] for block in blocks[:4]) == sorted(FOUR)
+        firsts = [block[0].parameters["precisions"][0] for block in blocks[:4]]
+        # each comes first once, and of three one comes first twice
+        assert {*firsts} == {name for run in runs for name in run.parameters["precisions"]}
 
 
 def trained(runs):
@@ -104,7 +106,7 @@ def test_one_process_trains_all_ways_in_the_order_of_the_study(tmp_path, pairs, 
 def test_a_way_never_gets_algorithms_that_another_chose(tmp_path):
     """PyTorch keeps them for each layout, so a way that searches has a process of its own there."""
     for runs in planned(tmp_path, "quick", ("channels_last", "true")):
-        convolves = runs[0].notebook.stem != "lstm_language_model"
+        convolves = runs[0].notebook.stem in ("cifar_resnet", "efficientnet_regression")
         assert len(runs) == 1 + convolves and len(runs[0].ways) == 2 - convolves
         found = {run.parameters["cudnn_benchmark"] for run in runs}
         assert found == ({False, True} if convolves else {True})
