@@ -256,6 +256,11 @@ class Kernels(Section):
     fp8_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
     kernel_family_fractions: list[NamedShare] = []  # [family, fraction of kernel time]
     profile_reason: MaybeText = None  # why there is no profile
+    # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
+    attention_forward: MaybeText = None
+    # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
+    attention_backward: MaybeText = None
+    attention_reason: MaybeText = None  # why no other one did, by PyTorch, or why none is known
 
 
 class Work(Section):
@@ -464,7 +469,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.study = record.study or given_study()
     if reason := refused(record):
         record.measured, record.quality = Measured(), Quality()
-        record.status, record.reason = "failed", f"its record could not be read, because {reason}"
+        record.status, record.reason = "failed", f"its record would be wrong, because {reason}"
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)
@@ -592,6 +597,10 @@ def contradiction(record: RunRecord) -> str | None:
         return "status ok, but no batch_size_used"
     if not record.epoch_seconds:
         return "status ok, but no epoch_seconds"
+    asked = record.settings.get("attention")
+    ran = {record.attention_forward, record.attention_backward} - {None}
+    if asked in ("cudnn", "flash", "efficient", "math") and ran - {asked}:
+        return f"attention {asked} was asked for, but {' and '.join(ran)} ran"
     peak = record.peak_allocated_mib
     if peak is not None and peak <= (record.data_on_device_mib or 0):
         return "status ok, but no peak_allocated_mib above data_on_device_mib"
