@@ -9,13 +9,7 @@ from statistics import fmean
 from ..store.record import last_metric
 from .axis import grouped
 from .conditions import Pair, name_beside
-from .divergence import (
-    CLEARLY_LEARNED,
-    LEARNED,
-    gain_over_chance,
-    settled,
-    skipped_fraction,
-)
+from .divergence import LEARNED, gain_over_chance, settled, skipped_fraction
 from .equivalence import WORSE, direction_of, quality_difference
 from .finding import Finding
 from .stats import median_of_known
@@ -64,15 +58,13 @@ def why_no_metric(runs: Sequence[dict], others: Sequence[dict]) -> Finding | Non
 def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
     """Return "too_little" with the medians of the last metrics, or None.
 
-    It holds for runs that gained less than half of what their baseline gained, if that has learned.
-    Where both have learned and neither clearly, chance decides who is ahead, so nothing is said.
+    It holds for runs that gained less than half of what their baseline, if it has learned, gained
+    over chance.
     """
     gain, base_gain = (
         median_of_known(map(gain_over_chance, map(settled, side))) for side in (runs, base_runs)
     )
     if gain is None or base_gain is None or base_gain < LEARNED or gain >= HALF * base_gain:
-        return None
-    if gain >= LEARNED and base_gain < CLEARLY_LEARNED:
         return None
     own, base = runs[0], base_runs[0]
     values = {
