@@ -123,7 +123,7 @@ class Machine(Section):
     device_type: MaybeText = None  # the device
     gpu_name: MaybeText = None  # the device
     gpu_uuid: MaybeText = None  # the device
-    compute_capability: MaybeText = None  # the device
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None  # the device
     device_total_mib: MaybeNumber = None  # the device
     driver_version: MaybeText = None  # version in use
     cuda_version: MaybeText = None  # version in use
