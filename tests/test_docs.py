@@ -18,7 +18,8 @@ OUTPUTS = ROOT / "outputs"
 ANSWERS = sorted((ROOT / "docs" / "answers").glob("*.md"))
 FOLDERS = sorted(path.parent for path in OUTPUTS.rglob("trainings.csv"))
 PAGES = [path for path in tables.pages(ROOT) if path.suffix == ".md"]
-PHONE, CELL, LETTER = 358, 27, 7.5  # pixels: measured in a browser, with GitHub's style
+PHONE, CELL = 358, 27  # pixels: measured in a browser, with GitHub's style
+LETTERS = dict.fromkeys("fijlrtI.,:;|()[]-/ ", 4.6) | dict.fromkeys("mwMW%~", 12.5)
 LINES = ROOT / "docs" / "answers" / "which-lines-do-i-add.md"
 
 
@@ -49,14 +50,17 @@ def sentences_of(text):
 def width_of(table):
     """Return the pixels that a table takes at least, because its longest words do not break."""
     rows = [line[1:-1].split("|") for line in table.splitlines() if set(line) - set("|-: ")]
-    return sum(CELL + LETTER * max(map(longest, column)) for column in zip(*rows, strict=True))
+    return sum(CELL + max(map(longest, column)) for column in zip(*rows, strict=True))
 
 
 def longest(cell):
-    """Return the letters of a cell's longest word; a browser breaks some words into two."""
+    """Return the pixels of a cell's longest word; a browser breaks some words into two."""
     shown = re.sub(r"<!--.*?-->|\[|\]\([^)]*\)", "", cell)
-    shown = re.sub(r"<wbr>|&shy;|–|(?<=\w)-(?=[A-Za-z])", " ", shown)
-    return max(map(len, shown.split()), default=0)
+    shown = re.sub(r"<wbr>|&shy;|(?<=\w[-–])", " ", shown)
+    words = [
+        [LETTERS.get(one, 11 if one.isupper() else 8.7) for one in word] for word in shown.split()
+    ]
+    return max(map(sum, words), default=0)
 
 
 def code_of(path):
@@ -85,8 +89,8 @@ def test_a_page_has_no_wide_table_and_no_long_sentence(path):
 
 
 def test_a_wide_table_and_a_long_sentence_are_found():
-    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 7.5)
-    assert longest(" [efficientnet-contiguous](a/long/address.md)<!--name--> ") == 12
+    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 8.7)
+    assert longest(" [resnet-18](a/long/address.md)<!--name--> ") == longest("resnet-")
     assert [words_of(one) for one in sentences_of("One is. Two, it is (so)\n- Three.")] == [2, 4, 1]
 
 
