@@ -17,11 +17,14 @@ from mixed_precision_study import __version__
 OUTPUTS = ROOT / "outputs"
 ANSWERS = sorted((ROOT / "docs" / "answers").glob("*.md"))
 FOLDERS = sorted(path.parent for path in OUTPUTS.rglob("trainings.csv"))
+PAGES = [path for path in tables.pages(ROOT) if path.suffix == ".md"]
+PHONE, CELL = 358, 27  # pixels: measured in a browser, with GitHub's style
+LETTERS = dict.fromkeys("fijlrtI.,:;|()[]-/ ", 4.6) | dict.fromkeys("mwMW%~", 12.5)
 LINES = ROOT / "docs" / "answers" / "which-lines-do-i-add.md"
 
 
-def words_of(text):
-    """Return how many words a page has, without code, comments, tags and addresses."""
+def prose_of(text):
+    """Return a page without code, comments, tags and addresses."""
     for left_out in (
         r"(?s)```.*?```",
         r"(?s)<!--.*?-->",
@@ -30,7 +33,34 @@ def words_of(text):
         r"\]\([^)]*\)",
     ):
         text = re.sub(left_out, "", text)
+    return text
+
+
+def words_of(text):
+    """Return how many words a text has."""
     return len(re.findall(r"\S*\w\S*", text.replace("|", " ")))
+
+
+def sentences_of(text):
+    """Return the sentences of a page; headings, points of a list and cells of a table are some."""
+    apart = r"\n\s*\n|\n(?=[-|#\d])|\||(?<=[.?!])[*)]*\s+|:\*\*\s+"
+    return re.split(apart, prose_of(text))
+
+
+def width_of(table):
+    """Return the pixels that a table takes at least, because its longest words do not break."""
+    rows = [line[1:-1].split("|") for line in table.splitlines() if set(line) - set("|-: ")]
+    return sum(CELL + max(map(longest, column)) for column in zip(*rows, strict=True))
+
+
+def longest(cell):
+    """Return the pixels of a cell's longest word; a browser breaks some words into two."""
+    shown = re.sub(r"<!--.*?-->|\[|\]\([^)]*\)", "", cell)
+    shown = re.sub(r"<wbr>|&shy;|(?<=\w[-–])", " ", shown)
+    words = [
+        [LETTERS.get(one, 11 if one.isupper() else 8.7) for one in word] for word in shown.split()
+    ]
+    return max(map(sum, words), default=0)
 
 
 def code_of(path):
@@ -41,10 +71,29 @@ def code_of(path):
 
 def test_the_readme_is_short():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert words_of(text) <= 450
+    # comments and tags count, too, but no badges, which are pictures
+    shown = re.sub(r"(?s)```.*?```|\]\([^)]*\)", "", tables.BADGES.sub("", text))
+    assert len(shown.split()) <= 450
     assert text.count("\n") <= 70
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert max(row.count("|") for row in rows) <= 4  # three columns fit on a phone
+
+
+def test_what_we_found_is_short():
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert words_of(prose_of(text)) <= 800
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_has_no_wide_table_and_no_long_sentence(path):
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert [table for table in found if width_of(table) > PHONE] == []
+    assert [one for one in sentences_of(text) if words_of(one) > 25] == []
+
+
+def test_a_wide_table_and_a_long_sentence_are_found():
+    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 8.7)
+    assert longest(" [resnet-18](a/long/address.md)<!--name--> ") == longest("resnet-")
+    assert [words_of(one) for one in sentences_of("One is. Two, it is (so)\n- Three.")] == [2, 4, 1]
 
 
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
@@ -56,7 +105,7 @@ def test_an_answer_has_its_form_and_length(path):
     tables_there = re.findall(r"^\|[-|]+\|$", text, re.MULTILINE)
     assert (text.count("<picture>"), len(tables_there)) == (1, 1)
     assert re.search(r"^    python ", text, re.MULTILINE)
-    assert words_of(path.read_text(encoding="utf-8")) <= 350
+    assert words_of(prose_of(path.read_text(encoding="utf-8"))) <= 350
 
 
 def finding_of(folder):

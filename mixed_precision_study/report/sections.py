@@ -114,7 +114,7 @@ def nothing_compared(tables: Tables) -> str:
 
 
 def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
-    """Return what stands below the title: made-up data first, then the baseline and strict fp32.
+    """Return what stands below the title: made-up data first, then the baseline and fp32.
 
     Below another title than the finding, and where nothing is compared, stands what the study is
     about.
@@ -134,7 +134,7 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
         over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
             said.append(
-                f"AMP is {span(list(over.ratio), '{:.1f}')} times as fast as strict fp32 that is"
+                f"AMP is {span(list(over.ratio), '{:.1f}')} times as fast as fp32 that is"
                 " executed in the same way."
             )
     return " ".join(filter(None, said))

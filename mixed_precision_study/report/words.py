@@ -69,8 +69,8 @@ NAMES = {
     "amp_fp16": ("fp16", "fp16 AMP"),
     "amp_bf16": ("bf16", "bf16 AMP"),
     "o2_fp16": ("O2", "fp16 weights (Apex O2)"),
-    "o3_fp16": ("O3", "fp16 throughout (Apex O3)"),
-    "bf16_true": ("pure bf16", "bf16 throughout"),
+    "o3_fp16": ("O3", "pure fp16 (Apex O3)"),
+    "bf16_true": ("pure bf16", "pure bf16"),
     "fp8": ("fp8", "fp8"),
 }
 LOOKS = {  # (colour, marker), the same in every chart
