@@ -19,6 +19,11 @@ from mixed_precision_study.report.words import LOOKS, span  # noqa: E402
 FOLDERS = ("checks/lines-h100", "checks/lines-h200")  # the first that measured a model counts
 MODELS = {"resnet18": "ResNet-18", "efficientnet": "EfficientNet", "gpt": "GPT"}
 ROWS = {"default": "PyTorch's default", "tf32": "TF32", "compile": "torch.compile"}
+BREAKS = {  # where a word may end its line, because a table must not be wider than a phone
+    "EfficientNet": "Efficient&shy;Net",
+    "channels_last": "channels_<wbr>last",
+    "torch.compile": "torch.<wbr>compile",
+}
 ARMS = {"fp16": "amp_fp16", "bf16": "amp_bf16"}  # the others are rows of TF32
 FEWEST = 3  # processes, from which on a ratio has an interval that decides something
 
@@ -92,7 +97,10 @@ def table_of(outputs: Path) -> str:
     cells = cells.loc[table.row.unique(), table.column.unique()].fillna("-").rename(index=ROWS)
     rows = [["line", *cells.columns], ["---"] * (1 + len(cells.columns))]
     rows += [[name, *row] for name, row in zip(cells.index, cells.values, strict=True)]
-    return "\n".join(f"|{'|'.join(row)}|" for row in rows)
+    text = "\n".join(f"|{'|'.join(row)}|" for row in rows)
+    for name, broken in BREAKS.items():
+        text = text.replace(name, broken)
+    return text
 
 
 def dot_rows(outputs: Path) -> pd.DataFrame:

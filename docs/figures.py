@@ -5,6 +5,7 @@ themselves
 """
 
 import functools
+import itertools
 import sys
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
 from mixed_precision_study.report.words import (  # noqa: E402
-    outcome_words,
     short_name,
     span,
 )
@@ -39,28 +39,16 @@ WIDTHS = ("main/crossover-h100", "main/crossover-h200")
 AMP = FP16, BF16 = ("amp_fp16", "amp_bf16")
 REFERENCE = "main/reference-h100"
 # graphs in the layout that is slower with AMP
-NCHW = ("archive/reference-earlier-h100.zip", "main/reference-h200")
-EAGER_SETS = (*NCHW, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
+WITHOUT_LAYOUT = ("archive/reference-earlier-h100.zip", "main/reference-h200")
+EAGER_SETS = (*WITHOUT_LAYOUT, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
 EAGER_SETS += tuple(
     f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200")
 )
 WAYS = ("compiled CUDA graph", "CUDA graph", "eager")
-SHOWN = (WAYS[0], WAYS[2])  # in the README's table
+SHOWN = (WAYS[0], WAYS[2])  # in the table of results.md
 RESNET, EFFICIENTNET, LSTM = "ResNet-18", "EfficientNet-B0", "LSTM, 2 × 200 units"
 BATCHES = {RESNET: 128, EFFICIENTNET: 32, LSTM: 20}  # of the three experiments
 IMAGE_MODELS = (RESNET, EFFICIENTNET)
-CAPTURED_SPEEDS = {  # name of a number: model and precision of a graph that is not compiled
-    "resnet_fp16_captured": (RESNET, FP16),
-    "resnet_bf16_captured": (RESNET, BF16),
-    "efficientnet_fp16_captured": (EFFICIENTNET, FP16),
-    "efficientnet_bf16_captured": (EFFICIENTNET, BF16),
-}
-NCHW_SPEEDS = {  # of such a graph without channels_last
-    "resnet_fp16_nchw": (RESNET, FP16),
-    "resnet_bf16_nchw": (RESNET, BF16),
-    "efficientnet_fp16_nchw": (EFFICIENTNET, FP16),
-    "efficientnet_bf16_nchw": (EFFICIENTNET, BF16),
-}
 SET_SPEEDS = {  # of eager mode in earlier sets of records
     "resnet_fp16_sets": (RESNET, FP16),
     "efficientnet_fp16_sets": (EFFICIENTNET, FP16),
@@ -72,6 +60,14 @@ MEMORY = {  # ending of a number's name: what is compared, of a compiled graph
     "_memory_card": "device_used_mib",
 }
 MODELS = {"resnet": "resnet18", "efficientnet": "tf_efficientnet_b0", "lstm": "lstm"}
+GRAPH_ENERGY = {  # % of the joules of TF32 that a compiled graph saves
+    "resnet_fp16_graph_energy": (RESNET, FP16),
+    "resnet_bf16_graph_energy": (RESNET, BF16),
+    "efficientnet_fp16_graph_energy": (EFFICIENTNET, FP16),
+    "efficientnet_bf16_graph_energy": (EFFICIENTNET, BF16),
+    "lstm_fp16_graph_energy": (LSTM, FP16),
+    "lstm_bf16_graph_energy": (LSTM, BF16),
+}
 EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
     "resnet_fp16_energy": (RESNET, FP16),
     "efficientnet_fp16_energy": (EFFICIENTNET, FP16),
@@ -123,7 +119,7 @@ def bars(
 
 
 def referred(outputs: Path, way: str) -> pd.DataFrame:
-    """Return the bars of the reference in one way: graphs in channels_last, eager mode in NCHW
+    """Return the bars of the reference in one way: graphs in channels_last, eager mode without it,
     as people run it.
     """
     return bars(outputs, (REFERENCE,), way, way != "eager")
@@ -131,43 +127,14 @@ def referred(outputs: Path, way: str) -> pd.DataFrame:
 
 @functools.cache
 def headline(outputs: Path) -> str:
-    """Return the README's table: what AMP gains over TF32, a row for each model and format."""
+    """Return the table of results.md: how fast AMP is over TF32, a row for each model and format."""
     ways = [referred(outputs, way) for way in SHOWN]
-    judged = read(outputs, "main/quality-h100").quality.merge(
-        read(outputs, "main/quality-h100").comparisons["name"],
-        left_on="comparison",
-        right_index=True,
-    )
-    head = [
-        "AMP over TF32",
-        "format",
-        *(f"speed, {way}" for way in SHOWN),
-        "memory",
-        "energy",
-        "quality (seeds)",
-    ]
-    rows = [head, ["---"] * len(head)]
-    for model in BATCHES:
-        for precision in AMP:
-            own = [one[(one.model == model) & (one.precision == precision)] for one in ways]
-            found = judged[(judged["name"] == model) & (judged.precision == precision)].iloc[0]
-            cells = [model.partition(",")[0] if precision == AMP[0] else "", short_name(precision)]
-            cells += [one.cell.iloc[0] for one in own]
-            cells += [less(own[0].saved), less(1 - own[0].energy)]
-            rows.append(
-                [
-                    *(cell.replace(" to ", "–") for cell in cells),
-                    f"{outcome_words(found.outcome)} ({found.seeds})",
-                ]
-            )
+    rows = [["AMP over TF32", *SHOWN], ["---"] * (1 + len(SHOWN))]
+    for model, precision in itertools.product(BATCHES, AMP):
+        cells = [rows_of(one, model, precision).cell.iloc[0] for one in ways]
+        name = f"{model.partition(',')[0]}, {short_name(precision)}"
+        rows.append([name, *(cell.replace(" to ", "–") for cell in cells)])
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
-
-
-def less(saved: pd.Series) -> str:
-    """Return shares that are saved as "31 to 32% less"."""
-    if saved.isna().any():
-        return "not measured"
-    return f"{span(100 * saved.abs(), '{:.0f}')}% {'less' if saved.min() > 0 else 'more'}"
 
 
 def gains(outputs: Path) -> pd.DataFrame:
@@ -200,32 +167,39 @@ def over_models(outputs: Path) -> dict[str, str]:
     """Return the numbers that say how far the models lie apart."""
     ways = [referred(outputs, way) for way in WAYS]
     graphs, sets = ways[0], bars(outputs, EAGER_SETS, "eager")
-    tf32 = pd.concat([*ways, bars(outputs, (*NCHW, REFERENCE), "CUDA graph"), sets])
+    tf32 = pd.concat([*ways, bars(outputs, (*WITHOUT_LAYOUT, REFERENCE), "CUDA graph"), sets])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
     judged = read(outputs, "main/quality-h100").quality
     counted = sets[sets.precision == FP16].groupby("model").folder.nunique()
-    fp16, bf16 = (graphs[graphs.precision == precision] for precision in AMP)
+    amp = graphs[graphs.precision.isin(AMP)]
+    bf16 = amp[amp.precision == BF16]
     return {
         "tf32": one_digit(tf32.strict),
         "sets": span(counted).replace("to", "or"),
         "images": one_digit(bf16[bf16.model.isin(IMAGE_MODELS)].ratio),
         "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
-        "amp": one_digit(pd.concat([fp16, bf16]).ratio),
+        "amp": one_digit(amp.ratio),
         "lstm": one_digit(pd.concat([rows_of(one, LSTM, BF16).ratio for one in ways[:2]])),
-        "fp16_strict": one_digit(fp16.strict),
-        "bf16_strict": one_digit(bf16.strict),
+        "strict": one_digit(amp.strict),
     }
 
 
 def of_models(outputs: Path) -> dict[str, str]:
     """Return the numbers of one model in one precision over TF32."""
-    captured, eager = (referred(outputs, way) for way in WAYS[1:])
-    nchw, sets = bars(outputs, (*NCHW, REFERENCE), "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
-    found = {"lstm_fp16_eager_memory": percent(rows_of(eager, LSTM, FP16).saved.abs())}
-    for names, rows in ((CAPTURED_SPEEDS, captured), (NCHW_SPEEDS, nchw)):
-        found |= {name: one_digit(rows_of(rows, *names[name]).ratio) for name in names}
+    compiled, eager = (referred(outputs, way) for way in SHOWN)
+    without, sets = (
+        bars(outputs, (*WITHOUT_LAYOUT, REFERENCE), "CUDA graph"),
+        bars(outputs, EAGER_SETS, "eager"),
+    )
+    found = {
+        "lstm_fp16_eager_memory": percent(rows_of(eager, LSTM, FP16).saved.abs()),
+        "efficientnet_bf16_without": one_digit(rows_of(without, EFFICIENTNET, BF16).ratio),
+    }
     for name, key in SET_SPEEDS.items():
         found[name] = span(rows_of(sets, *key).ratio.dropna(), "{:.2f}")
+    found |= {
+        name: percent(1 - rows_of(compiled, *key).energy) for name, key in GRAPH_ENERGY.items()
+    }
     found |= {name: percent(rows_of(eager, *key).energy) for name, key in EAGER_ENERGY.items()}
     return found
 

@@ -87,7 +87,7 @@ def commands(url):
         f"git clone {url or 'REPOSITORY_ADDRESS'} study",
         "cd study",
         "pip install -r requirements.txt -e .",
-        "python run_all.py  # H100: 7 min, 10 GB of disk",
+        "python run_all.py  # H100: 8 min, 10 GB of disk",
     )
     return "\n".join(["```sh", *lines, "```"])
 
@@ -244,13 +244,13 @@ def columns_list():
 
 
 def cases_table(folder):
-    """Return the table of the built cases: what each must be called, and how that is known
+    """Return the list of the built cases: what each must be called, and how that is known
     without the rules.
     """
-    lines = ["| case | must be called | known because |", "|---|---|---|"]
+    lines = []
     for name, case in yaml.safe_load((folder / "cases.yaml").read_text(encoding="utf-8")).items():
         expected = LIMITS.get(case["expected"], case["expected"])
-        lines.append(f"| {name} | {expected} | {case['because']} |")
+        lines.append(f"- **{name}**: {expected}, because {case['because']}")
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 
+from .explain.attention import read_attention, use_attention
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.memory_breakdown import read_memory_breakdown
@@ -309,7 +310,7 @@ class Experiment:
                 self.train_and_evaluate(record, record.precision)
         for record in records:
             if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
-                with self.as_in(record):
+                with self.as_in(record), backends_as_found():
                     self.explain_afterwards(record)
                 with suppress(RuntimeError):  # a lost device must not cost the records
                     memory.release_memory(self.device)
@@ -441,7 +442,10 @@ class Experiment:
             self.explain_trained(record, trainer, size)
 
     def warmed_up(self, record: RunRecord, precision: str) -> tuple[Trainer, int]:
-        """Return a Trainer that is ready for its first timed step, and its batch size."""
+        """Return a Trainer that is ready for its first timed step, and its batch size.
+
+        A setting `attention` may name the one backend that computes attention.
+        """
         settings, data = self.parameters, self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         if "compile" in settings.execution:
@@ -465,8 +469,10 @@ class Experiment:
         record.steps_per_epoch = min(data.steps_per_epoch(size), settings.max_steps or sys.maxsize)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
+        batches = partial(self.batches, 0, precision, size)
+        use_attention(getattr(settings, "attention", None), trainer, batches)
         describe_trainer(record, trainer)
-        warm_up(record, trainer, partial(self.batches, 0, precision, size))
+        warm_up(record, trainer, batches)
         read_switches(record, trainer)
         torch.manual_seed(settings.seed)
         return trainer, size
@@ -573,7 +579,7 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
     mode = PRECISIONS[record.precision]
     record.inference_reason = record.profile_reason = reason
-    record.limit_reason = record.ledger_reason = reason
+    record.limit_reason = record.ledger_reason = record.attention_reason = reason
     if "fp16" in record.precision:
         record.gradient_reason = reason
     if mode["weights"] != torch.float32 and not mode["masters"]:
@@ -598,6 +604,7 @@ def explain(
         ("inference", partial(measure_inference, infer=infer)),
         ("ledger", read_memory_breakdown),
         ("profile", profile_steps),
+        ("attention", read_attention),
         ("limit", count_work),
         ("limit", measure_limits),
         ("gradient", read_gradients),

@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
-EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
+EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model", "transformer")
 SETTINGS = [*OF_A_RUN, "MIXED_PRECISION_COMMIT", "TQDM_DISABLE"]
 # CUDA must not see others in mid-run
 SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())

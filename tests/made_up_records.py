@@ -92,10 +92,9 @@ NOT_STARTED = {"device_type": None, "gpu_name": None, "dataset_used": None, "syn
 
 def title_of(notebook, values):
     """Return the name for people of the model that a notebook trains with these parameters."""
-    if notebook == "lstm_language_model" and values["model"] in (
-        *language_model.RNNS,
-        "transformer",
-    ):
+    if values["model"] == "transformer":  # as it was in this notebook until version 0.3
+        return f"Transformer, width {values.get('units')}"
+    if notebook == "lstm_language_model" and values["model"] in language_model.RNNS:
         return language_model.title_of(SimpleNamespace(**{"layers": None, "units": None, **values}))
     return images.title_of(str(values["model"]))
 

@@ -88,10 +88,7 @@ def main():
         "# The tests that need a GPU\n\n"
         "`python tests/on_gpu.py --write docs/contributors/gpu_tests.md` wrote this page. "
     )
-    page += (
-        f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds "
-        "|\n|---|---|---|---|---|---|\n"
-    )
+    page += f"{versions()}.\n\n"
     for way, marks, processes in (
         (f"{args.processes} at a time", "not alone", args.processes),
         ("alone", "alone", 0),
@@ -101,12 +98,9 @@ def main():
             failed, spent = run(f"gpu and {marks}", processes, options, report)
             counts = ElementTree.parse(report).find("testsuite").attrib if report.exists() else {}  # noqa: S314, pytest wrote it
         status = status or failed
-        row = [
-            way,
-            *(counts.get(name, "-") for name in ("tests", "skipped", "failures", "errors")),
-            f"{spent:.0f}",
-        ]
-        page += f"| {' | '.join(row)} |\n"
+        names = ("tests", "skipped", "failures", "errors")
+        found = [f"{counts.get(name, 'unknown')} {name}" for name in names]
+        page += f"- {way}: {', '.join(found)}, {spent:.0f} s\n"
     print(page)
     if args.write:
         args.write.write_text(page, encoding="utf-8")

@@ -491,6 +491,7 @@ PARTS = {  # and where the reason stands when one fails
     "measure_inference": "inference_reason",
     "read_memory_breakdown": "ledger_reason",
     "profile_steps": "profile_reason",
+    "read_attention": "attention_reason",
     "count_work": "limit_reason",
     "measure_limits": "limit_reason",
     "read_gradients": "gradient_reason",
@@ -524,7 +525,7 @@ def test_a_part_that_fails_leaves_its_reason(monkeypatch, failing, captured, sho
     if captured:
         order[1:3] = reversed(order[1:3])
     assert ran == order[not shown :]
-    assert "".join(taken) == "abcabca"[: len(ran)]  # batches begin again
+    assert "".join(taken) == "abcabcab"[: len(ran)]  # batches begin again
     reasons = dict.fromkeys(PARTS.values()) | (
         {} if shown else {"inference_reason": NOT_ABOUT_INFERENCE}
     )

@@ -532,6 +532,7 @@ SMALL_RUNS = {
     "cifar_resnet": {"batch_size": 64, "channels_last": True},
     "efficientnet_regression": {"batch_size": 8, "image_height": 64, "image_width": 64},
     "lstm_language_model": {"generate_words": 5},
+    "transformer": {"width": 128, "layers": 2, "context": 128},
 }
 # timm's own for tests, with few layers
 COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}
@@ -667,6 +668,7 @@ def test_a_graphs_peak_is_the_same_after_another_run():
         ("cifar_resnet", {"batch_size": 512}),
         ("efficientnet_regression", {"batch_size": 32, "image_height": 192, "image_width": 256}),
         ("lstm_language_model", {"generate_words": 0}),
+        ("transformer", {"width": 256, "layers": 2}),
     ],
 )
 def test_live_blocks_confirm_the_memory_breakdown(name, options, precision):
@@ -697,21 +699,8 @@ def test_live_blocks_confirm_the_memory_breakdown(name, options, precision):
         assert abs(sizes[part] - counted[part]) <= 0.03 * peak + making, part
 
 
-WORDS = {
-    "dataset": "synthetic",
-    "model": "transformer",
-    "epochs": 1,
-    "max_steps": 60,
-    "generate_words": 0,
-}
-WORDS |= {
-    "optimizer": "adamw",
-    "lr": 0.0003,
-    "units": 512,
-    "heads": 8,
-    "batch_size": 32,
-    "bptt": 64,
-}
+TEXT = {"dataset": "synthetic", "epochs": 1, "max_steps": 60, "lr": 0.0003, "layers": 2}
+TEXT |= {"width": 512, "batch_size": 32, "context": 64, "vocabulary": 32768}
 
 
 def record_of(notebook, **given):
@@ -744,9 +733,9 @@ def test_a_transformer_trains_in_fp8_as_in_bf16(
     supported("fp8")
     eager = execution == "eager"  # and explained, because repeat is 0
     # eager, never compiled
-    bf16 = record_of("lstm_language_model", **WORDS, precisions=["amp_bf16"], repeat=1)
-    given = WORDS | {"precisions": ["fp8"], "execution": execution, "repeat": int(not eager)}
-    fp8 = record_of("lstm_language_model", **given)
+    bf16 = record_of("transformer", **TEXT, precisions=["amp_bf16"], repeat=1)
+    given = TEXT | {"precisions": ["fp8"], "execution": execution, "repeat": int(not eager)}
+    fp8 = record_of("transformer", **given)
     assert fp8.train_loss[-1] == pytest.approx(bf16.train_loss[-1], abs=0.05)
     assert fp8.fp8_linear_fraction == 1
     if eager:

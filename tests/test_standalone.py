@@ -58,7 +58,7 @@ def test_no_notebook_of_a_persons_is_overwritten(tmp_path, capsys, how):
         (folder / mine.name).symlink_to(mine)
     assert standalone.main([str(folder)]) == (2 if how == "folder" else 0)
     assert mine.read_bytes() == before
-    assert len(list(folder.glob("*.ipynb"))) == (1 if how == "folder" else 5)
+    assert len(list(folder.glob("*.ipynb"))) == (1 if how == "folder" else 6)
     if how == "link":  # what it has written itself it writes anew
         assert standalone.main([str(folder)]) == 0
     assert capsys.readouterr().err.count("\n") == (how == "folder")

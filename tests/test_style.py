@@ -31,7 +31,7 @@ SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb
     ids=lambda command: " ".join(command[:2]),
 )
 def test_passes(command):
-    assert len(SOURCES) == 5
+    assert len(SOURCES) == 6
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )

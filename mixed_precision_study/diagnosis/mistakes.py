@@ -128,6 +128,10 @@ SENTENCES = {
     "waits": (
         "The CPU waits for the GPU in every step at {place}. Read values once in a hundred steps."
     ),
+    "slow attention": (
+        "Attention runs in PyTorch's {kernel} kernel, because of how it is called. "
+        "Of FlashAttention PyTorch says: {flash} Of cuDNN's: {cudnn}"
+    ),
     "memory not pinned": (
         "A step copies for {milliseconds:.1f} ms to the GPU. Pin the memory, and copy non_blocking."
     ),
@@ -228,6 +232,8 @@ def find_mistakes(seen: Diagnosis) -> Iterator[tuple]:
         "steps skipped": len(seen.found) > 1,
         "stale weights": not is_cast,
         "evaluation not finite": "buffers not finite" in seen.found,
+        # older GPUs, which have no TF32, have no fast kernel either
+        "slow attention": not seen.matmul_switch,
     }
     yield from (one for one in seen.found.items() if not explained.get(one[0]))
     bad = [one for one in seen.losses if not math.isfinite(one)]

@@ -18,6 +18,7 @@ from torch.profiler import profile
 from ..explain.profile import read_kernels
 from ..measure.timing import synchronize
 from ..store.variables import CUPTI_ENV
+from .attention import read_attention
 from .flops import dtype_of, flops_of, is_product
 from .mistakes import Diagnosis
 
@@ -71,6 +72,7 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in on_gpu]
     if kernels and ends and seen.step_ms:
         _read_device(seen, kernels, len(ends))
+        read_attention(seen, on_host)
         _read_waits(seen, on_host, ends, results)
 
 

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 from ..measure.timing import synchronize
 from ..store.record import RunRecord
 from ..store.variables import CUPTI_ENV
+from .attention import backends_in
 
 if TYPE_CHECKING:
     from ..train.step import Trainer
@@ -94,6 +95,9 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
     record.tensor_core_fraction = share_of(TENSOR_CORE_KERNELS)
     record.fp16_kernel_fraction = share_of(FP16_KERNELS)
     record.fp8_kernel_fraction = shares.get("fp8 matmul", 0.0)
+    names = {name for name, _, _ in kernels}
+    record.attention_forward = backends_in(names, backward=False)
+    record.attention_backward = backends_in(names, backward=True)
     by_share = sorted(shares.items(), key=lambda item: -item[1])
     record.kernel_family_fractions = [[name, share] for name, share in by_share]
 

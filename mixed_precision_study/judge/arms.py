@@ -56,10 +56,10 @@ def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def over_hosts(own: list[dict], base: list[dict]) -> dict:
-    """Return how many times as fast CUDA graphs are as eager runs on three hosts or more, else {}.
+    """Return how many times as fast graphs are as eager runs on three or more machines, else {}.
 
-    A graph repeats within 3% on any host and eager times belong to theirs, so the ratio is the
-    median of the hosts.
+    A graph repeats within 3% on any machine and eager times belong to theirs, so the ratio is the
+    median of the machines.
     """
     hosts = grouped(base, host_of).values()
     eager = (base[0]["settings"].get("execution") or "eager") == "eager"

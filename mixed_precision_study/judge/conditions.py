@@ -19,7 +19,7 @@ Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
 def host_of(record: dict) -> tuple | None:
-    """Return what tells hosts apart, or None: machines of one image share an identity, so
+    """Return what tells machines apart, or None: those of one image share an identity, so
     processors tell, too.
     """
     return tuple(record[field] for field in HOST) if record["host_id"] else None

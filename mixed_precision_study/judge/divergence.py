@@ -15,13 +15,19 @@ LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has
 CLEARLY_LEARNED = 0.5
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
+FEW_STEPS = 50  # after fewer steps chance decides who is ahead, so a metric says nothing
+
+
+def timed_steps(record: dict) -> int:
+    """Return how many steps a run has timed, those included that were skipped."""
+    return (record["steps_per_epoch"] or 0) * len(record["epoch_seconds"])
 
 
 def skipped_fraction(record: dict) -> float:
     """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if
     it is not known.
     """
-    steps = (record["steps_per_epoch"] or 0) * len(record["epoch_seconds"])
+    steps = timed_steps(record)
     return min(1.0, (record["skipped_steps"] or 0) / steps) if steps else 0.0
 
 
@@ -111,6 +117,7 @@ def why_diverged(
     if record["metric"] and last_metric(record) is None and any_metric:
         return Finding("not_finite")
     gain = gain_over_chance(record)
-    if expected and gain is not None and gain < CHANCE * expected[0]:
+    few = 0 < timed_steps(record) < FEW_STEPS
+    if expected and gain is not None and gain < CHANCE * expected[0] and not few:
         return Finding("chance", expected[1], {"gain": gain, "expected": expected[0]})
     return None

@@ -35,9 +35,9 @@ def quality_difference(
     is_ratio: whether all of these are shares of the base's value
     seeds: how many
     better: whether a higher or a lower metric is the better one
-    outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where
-        the 95% interval excludes 0; else NOT_WORSE where the worse end of the 90% interval lies
-        inside the margin; else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER
+    outcome: EQUIVALENT where the 90% interval lies inside the margin. Else WORSE or BETTER where
+        the 95% interval excludes 0. Else NOT_WORSE where the worse end of the 90% interval lies
+        inside the margin. Else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER
         are said, and where the 95% interval lies wholly beyond the margin.
     """
     seeds = sorted(own.keys() & base.keys())

@@ -25,7 +25,7 @@ from .stats import ends_of, exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
-FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
+FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the machine
 FEWEST_HOSTS_FOR_INTERVAL = 5
 # factor between the ratio of total times and that of the median blocks that is flagged
 BLOCKS_APART = 1.02
@@ -153,7 +153,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval
         could have told
     processes, hosts, seeds: how many of each
-    lowest, highest: the ends of the hosts' ratios
+    lowest, highest: the ends of the machines' ratios
     seconds: the total time of the shortest run of either side
     median_ratio: the same mean of the median blocks
     apart: whether it parts from `ratio` by more than 2%
@@ -189,12 +189,12 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
 
 
 def is_graph(record: dict) -> bool:
-    """Return whether a run replays a CUDA graph, which hardly waits for its host."""
+    """Return whether a run replays a CUDA graph, which hardly waits for its CPU."""
     return "cuda_graph" in (record["settings"].get("execution") or "")
 
 
 def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
-    """Return the mean of ratios, its interval, the ends, and numbers of processes and hosts."""
+    """Return the mean of ratios, its interval, the ends, and numbers of processes and machines."""
     logarithms = by_process(ratios)
     hosts = grouped(ratios, lambda one: host_of(one[0][0]) or one[0][0]["gpu_uuid"])
     ends = [exponential(fmean(by_process(alike))) for alike in hosts.values()]

@@ -9,7 +9,14 @@ from statistics import fmean
 from ..store.record import last_metric
 from .axis import grouped
 from .conditions import Pair, name_beside
-from .divergence import LEARNED, gain_over_chance, settled, skipped_fraction
+from .divergence import (
+    FEW_STEPS,
+    LEARNED,
+    gain_over_chance,
+    settled,
+    skipped_fraction,
+    timed_steps,
+)
 from .equivalence import WORSE, direction_of, quality_difference
 from .finding import Finding
 from .stats import median_of_known
@@ -59,7 +66,7 @@ def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding |
     """Return "too_little" with the medians of the last metrics, or None.
 
     It holds for runs that gained less than half of what their baseline, if it has learned, gained
-    over chance.
+    over chance. After FEW_STEPS nothing is said, because chance decides who is ahead.
     """
     gain, base_gain = (
         median_of_known(map(gain_over_chance, map(settled, side))) for side in (runs, base_runs)
@@ -67,6 +74,8 @@ def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding |
     if gain is None or base_gain is None or base_gain < LEARNED or gain >= HALF * base_gain:
         return None
     own, base = runs[0], base_runs[0]
+    if 0 < timed_steps(own) < FEW_STEPS:
+        return None
     values = {
         "metric": own["metric_name"],
         "own": median_of_known(map(last_metric, runs)),

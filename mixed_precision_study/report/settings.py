@@ -270,7 +270,7 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
         return "width", VIT[found[0]], model.partition("_")[0]
     if setting == "model" and (found := re.search(r"\d\d+", model)):
         return "layers", int(found[0]), model.replace(found[0], "")
-    axis = {"units": "width", "batch_size": "batch size"}.get(setting)
+    axis = {"units": "width", "width": "width", "batch_size": "batch size"}.get(setting)
     return (axis, value, model) if axis and isinstance(value, int) else None
 
 

@@ -24,7 +24,7 @@ from ..judge.finding import Finding
 from ..judge.ratios import FIELDS, geometric
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
-from ..judge.verdict import DIFFERENT, FEW_HOSTS, ON_CPU, SAME_TO
+from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
 from ..store.reading import NO_RECORD
 from ..store.record import comparison_key, is_explanation, last_metric
@@ -34,6 +34,7 @@ from .words import (
     LOOKS,
     ORDER,
     WAYS,
+    WRITTEN,
     arm_name,
     model_name,
     natural,
@@ -62,7 +63,6 @@ QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio",
 COMPARISONS = (
     "notebook model name task way device data batch execution settings arms more run title"
 )
-IN_CSV = "range over hosts"  # as ratios.csv has called that outcome since its first version
 REASONS = ("unlike", "one_order", "untrained", "lost")  # of a ratio, each a Finding
 FIGURES = ("seconds", "joules", "samples_per_second", "gib", "metric", "idle")  # of a training
 TABLE_COLUMNS = {  # of the tables, also where they have no row
@@ -282,7 +282,7 @@ class Tables:
             quality = quality.set_index(["comparison", "arm", "base"])
             quality["outcome"] = quality.outcome.map(outcome_words)
             ratios = self.ratios.assign(
-                outcome=self.ratios.outcome.replace(FEW_HOSTS, IN_CSV).map(outcome_words),
+                outcome=self.ratios.outcome.replace(WRITTEN),
                 differences=[
                     "; ".join(dict.fromkeys(map(said, found))) for found in self.ratios.differences
                 ],

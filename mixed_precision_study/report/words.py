@@ -195,6 +195,7 @@ OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
     "two_processes": "two processes",
     "not_worse": "not worse",
 }
+WRITTEN = OUTCOMES | {"few_hosts": "range over hosts"}  # in ratios.csv, whose values stay
 LIMITS = {  # what limits a run, in a table
     "loading": "data loading",
     "launches": "kernel launches",

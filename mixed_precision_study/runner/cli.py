@@ -50,7 +50,7 @@ SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 MOST_MINUTES = 120  # of a study whose time is told in minutes
 EXAMPLES = """examples:
-  python run_all.py                        eager mode and a CUDA graph, three models, 6 minutes
+  python run_all.py                        eager mode and a CUDA graph, four models, 8 minutes
   python run_all.py quick-compiled         a compiled CUDA graph besides, about a quarter of an hour
   python run_all.py quick/cifar_resnet -p model resnet50 -p batch_size 256
 """

@@ -59,7 +59,8 @@ class Run(NamedTuple):
     def title(self) -> str:
         """What it trains for a person: notebook, model, batch, and each way with its precisions."""
         settings = self.parameters
-        words = [f"{self.notebook.stem} {settings['model']}, batch {settings['batch_size']}"]
+        model = " ".join(dict.fromkeys([self.notebook.stem, settings["model"]]))
+        words = [f"{model}, batch {settings['batch_size']}"]
         words += [f"{name} {settings[name]}" for name in ("seed", "repeat") if settings[name]]
         for way in self.ways:
             way = settings | way

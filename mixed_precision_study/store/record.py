@@ -118,12 +118,12 @@ class Run(Section):
 
 
 class Machine(Section):
-    """The device, its driver, the host and the versions in use."""
+    """The device, its driver, the machine and the versions in use."""
 
     device_type: MaybeText = None  # the device
     gpu_name: MaybeText = None  # the device
     gpu_uuid: MaybeText = None  # the device
-    compute_capability: MaybeText = None  # the device
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None  # the device
     device_total_mib: MaybeNumber = None  # the device
     driver_version: MaybeText = None  # version in use
     cuda_version: MaybeText = None  # version in use
@@ -131,11 +131,11 @@ class Machine(Section):
     torch_version: MaybeText = None  # version in use
     timm_version: MaybeText = None  # version in use
     python_version: MaybeText = None  # version in use
-    host_platform: MaybeText = None  # the host, as this process sees it
-    host_cores: MaybeInteger = None  # the host, as this process sees it
+    host_platform: MaybeText = None  # the machine, as this process sees it
+    host_cores: MaybeInteger = None  # the machine, as this process sees it
     host_threads: MaybeInteger = None  # that PyTorch uses on the CPU
-    host_cpu: MaybeText = None  # the host, as this process sees it
-    host_id: MaybeText = None  # hash that tells hosts apart
+    host_cpu: MaybeText = None  # the machine, as this process sees it
+    host_id: MaybeText = None  # hash that tells machines apart
     application_clock_mhz: MaybeNumber = None  # graphics clock for programs, where NVML has it
     # graphics clock for programs, where NVML has it
     application_clock_mhz_default: MaybeNumber = None
@@ -256,6 +256,11 @@ class Kernels(Section):
     fp8_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
     kernel_family_fractions: list[NamedShare] = []  # [family, fraction of kernel time]
     profile_reason: MaybeText = None  # why there is no profile
+    # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
+    attention_forward: MaybeText = None
+    # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
+    attention_backward: MaybeText = None
+    attention_reason: MaybeText = None  # why no other one did, by PyTorch, or why none is known
 
 
 class Work(Section):
@@ -464,7 +469,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.study = record.study or given_study()
     if reason := refused(record):
         record.measured, record.quality = Measured(), Quality()
-        record.status, record.reason = "failed", f"its record could not be read, because {reason}"
+        record.status, record.reason = "failed", f"its record would be wrong, because {reason}"
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)
@@ -592,6 +597,10 @@ def contradiction(record: RunRecord) -> str | None:
         return "status ok, but no batch_size_used"
     if not record.epoch_seconds:
         return "status ok, but no epoch_seconds"
+    asked = record.settings.get("attention")
+    ran = {record.attention_forward, record.attention_backward} - {None}
+    if asked in ("cudnn", "flash", "efficient", "math") and ran - {asked}:
+        return f"attention {asked} was asked for, but {' and '.join(ran)} ran"
     peak = record.peak_allocated_mib
     if peak is not None and peak <= (record.data_on_device_mib or 0):
         return "status ok, but no peak_allocated_mib above data_on_device_mib"

@@ -42,6 +42,8 @@ def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str |
     folder = base / parameters["data_dir"]
     if dataset != "folder":
         folder = folder / (auto if auto and dataset == "auto" else dataset)
+    if folder.is_file():  # a text
+        return [folder]
     if (folder / "train").is_dir():
         parts = [sorted((folder / part).rglob("*")) for part in ("train", "test")]
         return list(filter(Path.is_file, itertools.chain(*parts)))

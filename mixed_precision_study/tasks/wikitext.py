@@ -88,8 +88,8 @@ class Text(TrainingData):
         bptt = self.settings.bptt
         if len(words) // columns <= bptt:
             raise UserError(
-                f"{len(words)} words of text are too few for {columns} columns of more "
-                f"than {bptt} (bptt)."
+                f"{len(words)} words or bytes of text are too few for {columns} columns of "
+                f"more than {bptt}."
             )
         return (
             words[: len(words) // columns * columns]
@@ -131,15 +131,9 @@ class Text(TrainingData):
         batch.
 
         The loss stays the same, because a recurrent network carries its state over. A batch has at
-        most as many words as a training batch of `size` columns, so it needs no more memory. A
-        transformer sees bptt words at most.
+        most as many words as a training batch of `size` columns, so it needs no more memory.
         """
-        joined = (
-            1
-            if getattr(self.settings, "model", None) == "transformer"
-            else max(1, size // EVAL_COLUMNS)
-        )
-        return self.segments(columns, self.settings.max_steps, joined)
+        return self.segments(columns, self.settings.max_steps, max(1, size // EVAL_COLUMNS))
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         return self.held_out(self.valid_columns, size)
@@ -233,15 +227,18 @@ def git_blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def made_up_text(device: torch.device) -> tuple:
+def made_up_text(device: torch.device, words: int = 0) -> tuple:
     """Return text of WikiText-2's size; on the CPU a small part of it with fewer words.
+
+    words: how many there are; 0 for as many as WikiText-2 has.
 
     Half of the words follow from the word before, the others are drawn by Zipf's law.
     """
     generator = torch.Generator().manual_seed(0)
-    words, counts = 1_001, (40_000, 4_000)
+    usual, counts = 1_001, (40_000, 4_000)
     if device.type == "cuda":
-        words, counts = 33_278, (2_088_628, 217_646)
+        usual, counts = 33_278, (2_088_628, 217_646)
+    words = words or usual
     frequency = 1 / torch.arange(1, words + 1)
     successor = torch.multinomial(
         frequency, words, replacement=True, generator=torch.Generator().manual_seed(1)

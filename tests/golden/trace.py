@@ -21,6 +21,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import types
 import warnings
 from pathlib import Path
 
@@ -51,12 +52,9 @@ PARAMETERS = {  # small models: the traces are about the step, not about the mod
         "units": 64,
         "generate_words": 0,
     },
+    "transformer": {**SMALL, "batch_size": 4, "width": 64, "layers": 2, "context": 32},
 }
-# nearly all of a Transformer's work is in layers that take fp8; the other models have one such
-# layer or none
-FP8 = {
-    "lstm_language_model": {"model": "transformer", "optimizer": "adamw", "lr": 0.001, "heads": 4}
-}
+FP8 = ("transformer",)  # nearly all of its work is in layers that take fp8, and little of others'
 # Fields of a record that do not depend on the clock or the machine.
 LOOP_FIELDS = (
     *("precision", "status", "reason", "dataset_used", "dataset_source", "synthetic"),
@@ -137,9 +135,8 @@ def trace_step_by_step(root, notebook, precision, execution):
         "execution": execution,
         "output_dir": tempfile.mkdtemp(dir="."),
     }
-    parameters |= FP8[notebook] if precision == "fp8" else {}
     experiment = experiment_of(root / f"notebooks/{notebook}.ipynb", parameters)
-    schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
+    lr_at = experiment.lr_at(types.SimpleNamespace(steps_per_epoch=STEPS), [])
     set_fp32_precision(precision)
     if notebook == "lstm_language_model" and not torch.cuda.is_available():
         # The notebook does so for amp_bf16. oneDNN has no LSTM in fp16 either.
@@ -148,7 +145,8 @@ def trace_step_by_step(root, notebook, precision, execution):
     torch.manual_seed(0)
     batches = experiment.batches(0, precision, parameters["batch_size"], ahead=False)
     for number, batch in enumerate(itertools.islice(itertools.cycle(batches), STEPS)):
-        trainer.set_lr(schedule(number, STEPS, []))
+        if lr_at:
+            trainer.set_lr(lr_at(number))
         take = functools.partial(trainer.step, batch, hidden)
         # the profiler is slow, and the first steps capture or compile
         counted = number >= STEPS - 2
@@ -179,7 +177,9 @@ def trace_loop(root, notebook, execution):
     from notebook_cells import run_cells
 
     run_cells(root / f"notebooks/{notebook}.ipynb", "run", parameters)
-    records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+    from mixed_precision_study.store.record import read_run
+
+    records = [read_run(path) for path in sorted(Path(folder).glob("*.json"))]
     return {
         record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records
     }

@@ -181,6 +181,14 @@ def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
     assert {place: found.code for place, found in find_diverged(runs).items()} == diverged
 
 
+@pytest.mark.parametrize("steps, told", [(16, False), (17, True), (390, True)])
+def test_after_fewer_than_fifty_steps_no_metric_tells(steps, told):
+    made = {**FP32, "steps_per_epoch": steps, "epoch_seconds": [4.0] * 3}
+    base, half, chance = (flat(**{**made, "metric": [last]}) for last in (0.9, 0.3, 0.1))
+    assert bool(why_not_trained([(half, base)])) is told
+    assert bool(find_diverged([{**base, "precision": "fp32"}, chance])) is told
+
+
 def test_runs_are_judged_by_fp32_and_by_those_that_learned():
     def found(fp32, tf32):
         runs = [run("fp32", [fp32]), run("tf32", [tf32]), run("o3_fp16", [0.1])]

@@ -99,7 +99,7 @@ def test_a_second_start_executes_nothing(suite, mixed, tmp_path, capsys, monkeyp
     before = times()
     for place, count in ((output, 1), (tmp_path / "nowhere", 3)):
         assert main(suite, "mix", "--output-dir", place, "--dry-run", "--retry-failed") == 0
-        assert capsys.readouterr().out.count("  tiny tiny, batch 4, eager fp32") == count
+        assert capsys.readouterr().out.count("  tiny, batch 4, eager fp32") == count
     assert times() == before and not (tmp_path / "nowhere").exists()
     assert main(suite, "mix", "--output-dir", output) == 1  # what failed is still failed
     assert not [
@@ -225,8 +225,8 @@ def test_a_t4_is_asked_for_nothing_that_it_cannot_do(capsys, monkeypatch):
     assert cli.main(["quick", "quick-compiled", "--dry-run"]) == 0
     said, *runs = capsys.readouterr().out.splitlines()
     assert "not tried" in said and "T4" in said
-    assert runs[0] == "quick: 0 of 12 trainings are finished"
-    assert sum(line.startswith("  ") for line in runs) == 6
+    assert runs[0] == "quick: 0 of 16 trainings are finished"
+    assert sum(line.startswith("  ") for line in runs) == 8
     assert not [line for line in runs if "bf16" in line or "tf32" in line]
     assert [line.split(",")[1] for line in runs if "efficientnet" in line] == [" batch 16"] * 2
 

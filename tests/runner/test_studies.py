@@ -117,6 +117,8 @@ def test_the_study_of_an_output_folder_runs(tmp_path):
 
 def test_without_a_word_it_is_quick_or_all():
     assert list(chosen_studies(OWN, [])) == ["quick"]
+    # the GPT comes last, so that the three others are there as early as without it
+    assert OWN["quick"]["runs"][-1]["notebook"] == "transformer"
     assert chosen_studies(ARTICLES, []) == ARTICLES
     (study,) = chosen_studies(
         OWN, ["quick/lstm_language_model.ipynb", "quick/cifar_resnet"]

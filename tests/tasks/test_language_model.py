@@ -1,23 +1,18 @@
-"""The language models one by one: each sees nothing ahead and writes text, and the Transformer
-is PyTorch's.
-"""
+"""The language models one by one: each sees nothing ahead and writes text."""
 
-import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import settings_of
-from torch import nn
 from torch.nn import functional
 
 from mixed_precision_study.tasks import wikitext
 from mixed_precision_study.tasks.language_model import LanguageModel, write_words
-from mixed_precision_study.train.precision import cast_model
 
 CPU = torch.device("cpu")
-KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "transformer")
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 WORDS = 1001  # of the synthetic text on the CPU
 
 
@@ -30,7 +25,7 @@ def load(**changes):
 
 def make(kind, dropout=0.0, words=WORDS):
     torch.manual_seed(0)
-    return LanguageModel(kind, words, 16, 2, dropout, 2, 5)
+    return LanguageModel(kind, words, 16, 2, dropout)
 
 
 def compute_loss(network, words, following):
@@ -43,7 +38,7 @@ def test_no_kind_sees_later_words(kind):
     changed = text.clone()
     changed[3, 1] = (changed[3, 1] + 1) % WORDS
     (before, hidden), (after, _) = network(text[:5]), network(changed[:5])
-    assert (hidden is None) is (kind == "transformer") and before.shape == (5, 3, 1008)
+    assert hidden is not None and before.shape == (5, 3, 1008)
     assert before[:3].equal(after[:3])
     assert not before[3:, 1].allclose(after[3:, 1])  # but what comes then depends on it
     assert before[:, [0, 2]].allclose(after[:, [0, 2]])  # and other columns do not
@@ -99,62 +94,19 @@ def test_a_low_temperature_writes_likely_words(kind):
         assert write(network) == []  # a model that is not finite writes no more
 
 
-@pytest.mark.parametrize(
-    "hidden, lengths", [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])]
-)
 @pytest.mark.parametrize("vocabulary, first", [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
-def test_writing_reads_one_word_with_a_state(hidden, lengths, vocabulary, first):
-    seen = []
+def test_writing_reads_one_word_with_a_state(vocabulary, first):
+    seen, hidden = [], torch.zeros(1)
 
     def network(words, given):
         seen.append((words[:, 0].tolist(), given is not None))
         return torch.zeros(len(words), 1, 8), hidden
 
-    settings = SimpleNamespace(seed=0, generate_words=5, bptt=3, temperature=1.0)
+    settings = SimpleNamespace(seed=0, generate_words=5, temperature=1.0)
     assert (
         len(write_words(network, SimpleNamespace(vocabulary=vocabulary.split()), settings, CPU))
         == 5
     )
     assert seen[0] == ([first], False)
-    assert [len(words) for words, _ in seen] == lengths
-    assert {carried for _, carried in seen[1:]} == {hidden is not None}
-
-
-def test_the_transformer_is_that_of_torch_with_a_causal_mask():
-    own = make("transformer")
-    assert "places" not in own.state_dict()
-    # any number of units
-    assert LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5).places.shape == (5, 1, 15)
-    layer = nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
-    other = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(16), enable_nested_tensor=False)
-    with torch.no_grad():
-        # of one order
-        for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):
-            target.copy_(weight)
-    text = torch.randint(WORDS, (5, 3))
-    places = torch.zeros(5, 1, 16)
-    for place, index in itertools.product(range(5), range(8)):
-        angle = place / 10_000 ** (2 * index / 16)
-        places[place, 0, 2 * index], places[place, 0, 2 * index + 1] = (
-            math.sin(angle),
-            math.cos(angle),
-        )
-    mask = nn.Transformer.generate_square_subsequent_mask(5)
-    vectors = other(functional.embedding(text, own.encoder.weight) * 4 + places, mask=mask)
-    assert own(text)[0].allclose(own.decoder(vectors), atol=1e-5)
-    cast_model(own, "o2_fp16")  # its places follow the weights
-    assert own.places.dtype == own(text)[0].dtype == torch.float16
-    compute_loss(own, text[:4], text[1:]).backward()
-    assert all(weight.grad.isfinite().all() for weight in own.parameters())
-
-
-@pytest.mark.slow
-def test_the_transformer_is_one_graph_with_little_dropout():
-    network, text = make("transformer", 0.2), torch.randint(WORDS, (5, 3))
-    compiled = torch.compile(network, backend="eager", fullgraph=True)  # a break would raise
-    torch.manual_seed(1)
-    expected = network(text)[0]
-    assert not network(text)[0].equal(expected)
-    torch.manual_seed(1)
-    assert compiled(text)[0].allclose(expected, atol=1e-6)
-    assert {layer.dropout.p for layer in network.body[:-1]} == {0.1}
+    assert [len(words) for words, _ in seen] == [1, 1, 1, 1, 1]
+    assert all(carried for _, carried in seen[1:])

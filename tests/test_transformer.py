@@ -1,0 +1,187 @@
+"""transformer.ipynb: its GPT trains as a plain loop does, its data, and what its parameters do."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import experiment_of, run_cells, settings_of
+from plain_gpt import PlainGpt, plain_losses
+
+from mixed_precision_study.parameters import UserError
+from mixed_precision_study.tasks import byte_text
+from mixed_precision_study.train.precision import set_fp32_precision
+
+SMALL = {"dataset": "synthetic", "width": 64, "layers": 2, "context": 32, "batch_size": 4}
+SMALL |= {"epochs": 1, "max_steps": 12, "lr": 0.003}
+CPU = torch.device("cpu")
+# how far losses may be apart, in units of a loss
+NEAR = {"fp32": 1e-6, "tf32": 1e-3, "amp_fp16": 2e-3, "amp_bf16": 1e-2}
+
+
+def load(**changes):
+    """Return the data of a small training."""
+    return byte_text.load(settings_of("transformer", SMALL | changes), CPU)
+
+
+def losses_of(experiment, precision):
+    """Return (losses of the steps as the notebook takes them, those of a plain loop)."""
+    set_fp32_precision(precision)
+    trainer = experiment.make_trainer(precision)
+    plain = PlainGpt(trainer.network.parameters(), experiment.parameters.layers)
+    steps = experiment.parameters.max_steps
+    lr_at = experiment.lr_at(SimpleNamespace(steps_per_epoch=steps), [])
+    batches = [*experiment.batches(0, precision, experiment.parameters.batch_size)]
+    losses = []
+    for step, batch in enumerate(batches):
+        trainer.set_lr(lr_at(step))
+        losses.append(trainer.step(batch)[0].item())
+    return losses, plain_losses(plain, batches, precision, experiment.parameters.lr)
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16"])
+def test_each_step_is_that_of_a_plain_loop(precision, execution):
+    ours, plain = losses_of(experiment_of("transformer", **SMALL, execution=execution), precision)
+    assert len(ours) == 12 and plain[-1] < plain[0] - 0.3
+    is_exact = execution == "eager" and precision != "amp_fp16"
+    assert ours == pytest.approx(plain, abs=1e-6 if is_exact else NEAR[precision])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_each_compiled_step_is_that_of_a_plain_loop(precision):
+    ours, plain = losses_of(experiment_of("transformer", **SMALL, execution="compile"), precision)
+    assert ours == pytest.approx(plain, abs=10 * NEAR[precision])
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph", "compile_cuda_graph"])
+@pytest.mark.parametrize("precision", NEAR)
+def test_each_step_on_a_gpu_is_that_of_a_plain_loop(precision, execution):
+    ours, plain = losses_of(experiment_of("transformer", **SMALL, execution=execution), precision)
+    print(f"{precision} {execution}: {max(abs(a - b) for a, b in zip(ours, plain, strict=True))}")
+    assert ours == pytest.approx(plain, abs=10 * NEAR[precision])
+
+
+def test_a_record_has_the_means_and_bits_of_a_plain_loop():
+    given = SMALL | {"precisions": ["fp32"], "epochs": 2}
+    names = run_cells("transformer", "run", **given)
+    (record,), data = names["records"], names["data"]
+    batches = [one for epoch in (0, 1) for one in data.train_batches(epoch, torch.float32, 4)]
+    torch.manual_seed(0)
+    plain = PlainGpt(names["make_model"]().parameters(), 2)
+    losses = plain_losses(plain, batches, "fp32", SMALL["lr"])
+    means = [sum(part) / 12 for part in (losses[:12], losses[12:])]
+    assert record.train_loss == pytest.approx(means, rel=1e-5)
+    held_out = [*data.eval_batches(torch.float32, 4)]
+    with torch.no_grad():
+        logits = torch.cat([plain(tokens) for tokens, _ in held_out]).flatten(0, 1)
+    wanted = torch.cat([one for _, one in held_out]).flatten()
+    bits = torch.nn.functional.cross_entropy(logits, wanted).item() / math.log(2)
+    assert record.metric[-1] == pytest.approx(bits, rel=1e-5)
+    assert record.metric[-1] < record.chance_metric + 1.5
+    assert record.metric_name == "bits per byte" and record.attention_reason == "no GPU"
+
+
+CHANGES = [
+    {"checkpointing": True},
+    {"loss_chunks": 4},
+    {"attention_dtype": "fp32"},
+    {"attention": "math"},
+    {"attention": "flash"},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_what_saves_memory_or_names_a_kernel_changes_no_loss(change):
+    given = SMALL | {"precisions": ["fp32"], "max_steps": 5}
+    (usual,) = run_cells("transformer", "run", **given)["records"]
+    (record,) = run_cells("transformer", "run", **given, **change)["records"]
+    assert record.status == "ok", record.reason
+    assert record.train_loss == pytest.approx(usual.train_loss, rel=1e-5)
+    assert torch.backends.cuda.math_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_attention_takes_the_type_that_is_asked_for(monkeypatch):
+    seen = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(query, *others, **options):
+        seen.append(query.dtype)
+        return real(query, *others, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    for dtype in ("auto", "bf16", "fp32"):
+        names = run_cells("transformer", "model", **SMALL, attention_dtype=dtype)
+        with torch.autocast("cpu", torch.bfloat16):
+            names["make_model"]()(torch.zeros(1, 8, dtype=torch.long))
+    # before the model is described, too
+    assert [*dict.fromkeys(seen)] == [torch.float32, torch.bfloat16]
+    assert seen[-2:] == [torch.float32, torch.float32] and seen.count(torch.bfloat16) >= 4
+
+
+def test_trained_weights_begin_another_training(tmp_path):
+    given = SMALL | {"precisions": ["fp32"], "lr": 0.01, "save_to": str(tmp_path / "weights")}
+    (first,) = run_cells("transformer", "run", **given)["records"]
+    file = str(tmp_path / "weights-fp32.pt")
+    (second,) = run_cells("transformer", "run", **given | {"init_from": file})["records"]
+    assert second.train_loss[0] < first.train_loss[0] - 0.3
+    assert first.identity is None and len(second.identity["weights"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"width": 65}, "multiple of 64"),
+        ({"loss_chunks": 3}, "loss_chunks"),
+        ({"dataset": "no.txt"}, "no.txt"),
+        ({"context": 4_000}, "too few"),
+        ({"attention": "fast"}, "cudnn"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(given, says):
+    with pytest.raises(UserError, match=says):
+        run_cells("transformer", "data", **SMALL | given)
+
+
+def test_each_window_is_read_once_in_an_order_of_seed_and_epoch():
+    data = load(max_steps=0)
+    steps = data.steps_per_epoch(4)
+    epochs = [[*data.train_batches(epoch, torch.float32, 4)] for epoch in (0, 0, 1)]
+    firsts = [[tuple(tokens[:, 0].tolist()) for tokens, _ in epoch] for epoch in epochs]
+    assert [len(epoch) for epoch in epochs] == [steps] * 3 == [312] * 3
+    assert firsts[0] == firsts[1] != firsts[2] and sorted(firsts[0]) == sorted(firsts[2])
+    for tokens, next_tokens in epochs[0]:
+        assert tokens.shape == next_tokens.shape == (4, 32)
+        assert tokens[:, 1:].equal(next_tokens[:, :-1])
+    other = [tuple(one[:, 0].tolist()) for one, _ in load(seed=1).train_batches(0, None, 4)]
+    assert other != firsts[0][:12] and len(other) == 12
+
+
+def test_held_out_windows_are_never_joined():
+    data = load(max_steps=0)
+    shapes = {tuple(tokens.shape) for tokens, _ in data.eval_batches(torch.float32, 400)}
+    assert shapes == {(10, 32)}
+
+
+def test_a_text_file_is_read_as_bytes_and_its_end_is_held_out(tmp_path):
+    (tmp_path / "own.txt").write_bytes(bytes(range(250)) * 40)
+    data = load(data_dir=str(tmp_path), dataset="own.txt", context=16)
+    assert (data.used, data.source, len(data.vocabulary)) == ("own.txt", "folder", 256)
+    assert (data.train_samples, data.eval_samples) == (9_000, 1_000)
+    assert data.train[:3].tolist() == [0, 1, 2] and data.chance == pytest.approx(250, rel=0.01)
+    (tmp_path / "own.txt").write_bytes(bytes(range(251)) * 40)
+    assert load(data_dir=str(tmp_path), dataset="own.txt", context=16).fingerprint != (
+        data.fingerprint
+    )
+
+
+def test_made_up_tokens_may_be_more_than_bytes():
+    data = load(vocabulary=5_000)
+    tokens = torch.cat(
+        [one.flatten() for one, _ in itertools.islice(data.train_batches(0, None, 4), 9)]
+    )
+    assert len(data.vocabulary) == 5_000 and 256 < tokens.max() < 5_000
