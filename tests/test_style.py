@@ -13,8 +13,7 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
 
 from mixed_precision_study.judge.verdict import FEW_HOSTS
 from mixed_precision_study.parameters import assignments
-from mixed_precision_study.report.tables import IN_CSV
-from mixed_precision_study.report.words import outcome_words
+from mixed_precision_study.report.words import WRITTEN, outcome_words
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -125,5 +124,5 @@ def test_a_person_reads_of_machines(room):
     """The outcome in ratios.csv keeps its name, because others read that file."""
     paths = sorted((ROOT / "mixed_precision_study" / room).glob("*.py"))
     said = {text for path in paths for text in said_of_hosts(path)}
-    assert paths and said <= {IN_CSV}
+    assert paths and said <= {WRITTEN[FEW_HOSTS]}
     assert "machines" in outcome_words(FEW_HOSTS)

@@ -18,7 +18,7 @@ NOT_TRIED = (  # of a card that is older than Ampere
     "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
     " a T4 or another card of its age."
 )
-MEMORY_ONLY = "It has no Tensor Cores either, so what fp16 can save on it is memory."
+MEMORY_ONLY = "It has no Tensor Cores either, so expect fp16 to save memory rather than time."
 
 
 def plain(text: object) -> str:
