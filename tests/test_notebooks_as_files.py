@@ -19,7 +19,6 @@ from mixed_precision_study.parameters import UserError
 TRAIN = (*EXPERIMENTS, "your_model")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}
 MOST_LINES = 150  # of code, with blank ones and comments
-LONGER = {"transformer": 211}  # which holds its whole model, where others name a library's
 
 
 @pytest.mark.parametrize("name", (*TRAIN, "summary"))
@@ -44,7 +43,7 @@ def test_badges_come_first_and_code_is_short_or_folded(name):
     assert [cell["metadata"] for cell in folded.values()] == [FOLDED] * len(folded)
     assert all("".join(cell["source"]).startswith("# @title") for cell in folded.values())
     lines = [line for source in code_cells(name).values() for line in source.splitlines()]
-    assert len(lines) <= LONGER.get(name, MOST_LINES)
+    assert len(lines) <= MOST_LINES
 
 
 def test_your_model_is_the_first_standalone_notebook(tmp_path):
