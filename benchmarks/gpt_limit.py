@@ -90,7 +90,7 @@ def plain(given: dict, checkout: Path):
 
     def step(batch, hidden=None):
         with torch.autocast(DEVICE, torch.bfloat16):
-            _, loss = model(*batch)
+            _, loss = model(*(part.contiguous() for part in batch))  # it views them
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()

@@ -494,9 +494,9 @@ def main() -> None:
         order = contenders[::-1] if number % 2 else contenders
         keys = {one: {"round": str(number), "contender": one, "gpu": gpu} for one in order}
         left = [one for one in order if not any(keys[one].items() <= row.items() for row in rows)]
-        # the first round fills the caches of compiled code, whose search for the best kernel would
-        # be disturbed by others
-        abreast = 1 if number == options.rounds[0] else options.abreast
+        # the first round fills the caches of compiled code, whose search for the best kernels many
+        # others would disturb
+        abreast = min(2, options.abreast) if number == options.rounds[0] else options.abreast
         for first in range(0, len(left), abreast):
             began = time.perf_counter()
             for contender, speed in measure(left[first : first + abreast], options):
