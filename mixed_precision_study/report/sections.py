@@ -30,7 +30,6 @@ from .quality import quality_section
 from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
 from .settings import USUAL_WAY, growth_section, steps_section
-from .split import split_section
 from .tables import Tables, bars_of
 from .words import (
     AMP,
@@ -368,7 +367,6 @@ SECTIONS = (
     time_section,
     why_section,
     sure_section,
-    split_section,
     steps_section,
     growth_section,
     quality_section,

@@ -1,78 +1,74 @@
-"""The split of what two settings gain together, from made-up records of known factors."""
+"""What two settings gain, one after the other, from made-up records of known factors."""
 
-import io
 import itertools
 import math
 
 import made_up_records as made_up
-import pandas as pd
 import pytest
 from drawn_reports import all_parts, failures_in
 from test_axis import study_in
 
-from mixed_precision_study.report.section import File, Table
-from mixed_precision_study.report.split import splits_of
+from mixed_precision_study.judge.ratios import interaction
+from mixed_precision_study.report.section import Sentence, Table
 
-PRODUCTS, ATTENTION = 2.0, 1.5  # what each gains alone; both gain HELP times as much
-HELP = 1.25
-SCATTER = (0.99, 1.0, 1.01)
+PRODUCTS, ATTENTION, HELP = 2.0, 1.5, 1.25  # what each gains alone, and the last besides together
+SCATTER = (1 / 1.01, 1.0, 1.01)  # of the help
+BASE, FIRST, SECOND, BOTH = "tf32, fp32", "amp_bf16, fp32", "tf32, bf16", "amp_bf16, bf16"
+AXIS = {"axis": ["precision", "attention_dtype"], "base": ["tf32", "fp32"]}
+# Student's t for 2 degrees of freedom, times the standard error of the logarithms
+WIDTH = 4.302653 * math.log(1.01) / math.sqrt(3)
 
 
-def run_of(precision, attention, repeat, seconds):
+def run_of(arm, repeat, gain=1.0):
+    precision, attention = arm.split(", ")
     settings = {"attention_dtype": attention, "repeat": repeat, "execution": "cuda_graph"}
-    return made_up.make("cifar_resnet", precision, parameters=settings, seconds=[seconds] * 3)
+    # each repetition has a clock of its own
+    seconds = [12 * (1 + repeat / 10) / gain] * 3
+    return made_up.make("cifar_resnet", precision, parameters=settings, seconds=seconds)
 
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    """Return the Tables of four arms, in whose repetitions the clock and the help differ."""
-    runs = [run_of("tf32", "fp32", 3, 9.0), run_of("amp_bf16", "efficient", 0, 3.0)]
-    for repeat, (precision, attention) in itertools.product(
-        range(3), itertools.product(("tf32", "amp_bf16"), ("fp32", "bf16"))
-    ):
-        gain = PRODUCTS ** (precision == "amp_bf16") * ATTENTION ** (attention == "bf16")
-        if (precision, attention) == ("amp_bf16", "bf16"):
-            gain *= HELP * SCATTER[repeat]
-        runs.append(run_of(precision, attention, repeat, 12 * (1 + repeat / 10) / gain))
-    axis, base = ["precision", "attention_dtype"], ["tf32", "fp32"]
-    return study_in(tmp_path_factory.mktemp("outside") / "split", runs, axis=axis, base=base)
+    gains = {BASE: 1, FIRST: PRODUCTS, SECOND: ATTENTION, "amp_bf16, efficient": 2.5}
+    runs = [run_of(arm, repeat, gains[arm]) for arm, repeat in itertools.product(gains, range(3))]
+    together = PRODUCTS * ATTENTION * HELP
+    runs += [run_of(BOTH, repeat, together * one) for repeat, one in enumerate(SCATTER)]
+    return study_in(tmp_path_factory.mktemp("outside") / "split", runs, **AXIS)
 
 
 @pytest.mark.parametrize(
-    ("part", "ratio", "exact"),
+    ("arm", "base", "ratio", "width"),
     [
-        ("first_alone", PRODUCTS, True),
-        ("second_alone", ATTENTION, True),
-        ("first_after", PRODUCTS * HELP, False),
-        ("second_after", ATTENTION * HELP, False),
-        ("both", PRODUCTS * ATTENTION * HELP, False),
-        ("interaction", HELP, False),
+        (FIRST, BASE, PRODUCTS, 0),
+        (SECOND, BASE, ATTENTION, 0),
+        (BOTH, SECOND, PRODUCTS * HELP, WIDTH),
+        (BOTH, FIRST, ATTENTION * HELP, WIDTH),
+        (BOTH, BASE, PRODUCTS * ATTENTION * HELP, WIDTH),
     ],
 )
-def test_a_split_finds_factors_and_their_scatter(split, part, ratio, exact):
-    found = splits_of(split).set_index("part").loc[part]
-    middle = ratio * (1 if exact else math.prod(SCATTER) ** (1 / 3))
-    # Student's t for 2 degrees of freedom, times the standard error of the logarithms
-    width = 0 if exact else 4.302653 * pd.Series(SCATTER).map(math.log).sem()
-    assert (found.ratio, found.processes) == (pytest.approx(middle), 3)
-    assert found.low == pytest.approx(middle * math.exp(-width))
-    assert found.high == pytest.approx(middle * math.exp(width))
+def test_each_setting_has_its_gain_in_both_orders(split, arm, base, ratio, width):
+    rows = split.ratios[(split.ratios.arm == arm) & (split.ratios.base == base)]
+    (found,) = rows.itertuples()
+    assert (found.ratio, found.processes) == (pytest.approx(ratio, rel=1e-4), 3)
+    assert found.low == pytest.approx(ratio * math.exp(-width), rel=1e-4)
+    assert found.high == pytest.approx(ratio * math.exp(width), rel=1e-4)
 
 
-def test_a_split_is_a_table_and_a_file_of_the_report(split):
+def test_an_interaction_has_an_interval_over_repetitions(split):
+    runs = [split.runs(0, arm) for arm in (BASE, FIRST, SECOND, BOTH)]
+    found, other = interaction(*runs), interaction(runs[0], runs[2], runs[1], runs[3])
+    assert found["ratio"] == pytest.approx(HELP, rel=1e-4) == other["ratio"]
+    assert found["low"] == pytest.approx(HELP * math.exp(-WIDTH), rel=1e-4)
+    assert interaction(*runs[:3], runs[3][:2])["low"] is None
+    assert interaction(*runs[:3], []) == {}
+
+
+def test_a_report_names_both_orders_and_their_interaction(split):
     parts = all_parts(split)
-    (file,) = (part for part in parts if isinstance(part, File) and part.name == "splits.csv")
-    written = pd.read_csv(io.BytesIO(file.content)).set_index("part")
-    assert written.gain["second_after"] == "attention dtype bf16 after bf16 AMP"
-    assert set(written.arm) == {"amp_bf16, bf16"}
-    cells = [row for part in parts if isinstance(part, Table) for row in part.rows]
-    (row,) = (row for row in cells if row.get("with") == "both")
-    assert row["times as fast"].startswith("3.75 (") and row["n"] == 3
+    alone = "attention dtype bf16 over TF32"
+    rows = (row for part in parts if isinstance(part, Table) for row in part.rows)
+    (row,) = (row for row in rows if alone in row)
+    assert row[alone] == "1.50 (1.50–1.50)"
+    assert row["bf16, attention dtype bf16 over bf16"].startswith("1.87 (1.83")
+    assert any("1.25 (1.22–1.28)" in part.text for part in parts if isinstance(part, Sentence))
     assert failures_in(split) == []
-
-
-def test_without_all_four_arms_there_is_no_split(tmp_path):
-    runs = [run_of("tf32", "fp32", 0, 9.0), run_of("tf32", "bf16", 0, 6.0)]
-    runs += [run_of("amp_bf16", "fp32", 0, 5.0), run_of("amp_bf16", "bf16", 1, 3.0)]
-    said = {"axis": ["precision", "attention_dtype"], "base": ["tf32", "fp32"]}
-    assert splits_of(study_in(tmp_path / "three", runs, **said)).empty
