@@ -6,7 +6,8 @@ Causal attention of 12 heads of 64 on normal random numbers in fp32, as a GPT of
 A kernel that computes in 16 bits gets them rounded, as autocast does. An error is a relative one:
 the norm of the difference from fp64, over the norm of fp64's result. `spread` is the standard
 deviation of the scores: at 1 a token looks at all others alike, and at 4 at a few of them. Writes a
-row for each kernel, format, context, spread and draw, with PyTorch's reason where none could run.
+row for each kernel, format, context, spread and draw, with PyTorch's reason where it cannot run, and
+`chosen`, which kernel PyTorch takes by itself.
 """
 
 import argparse
@@ -87,8 +88,10 @@ def rows_of(contexts: list[int], device: str) -> Iterator[dict]:
         heads, gradient = drawn(context, spread, draw, device)
         right = exact(heads, gradient)
         for kernel, name in product(KERNELS, FORMATS):
+            chosen = torch._fused_sdp_choice(*heads.to(FORMATS[name]), is_causal=True)
             row = {"context": context, "spread": spread, "draw": draw}
-            row |= {"kernel": kernel, "format": name, "gpu": gpu, "torch": torch.__version__}
+            row |= {"kernel": kernel, "format": name, "chosen": SDPBackend(chosen).name}
+            row |= {"gpu": gpu, "torch": torch.__version__}
             yield row | errors(kernel, name, heads, gradient, right)
 
 
@@ -98,7 +101,18 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 8192])
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    names = ["context", "spread", "draw", "kernel", "format", *PARTS, "reason", "gpu", "torch"]
+    names = [
+        "context",
+        "spread",
+        "draw",
+        "kernel",
+        "format",
+        *PARTS,
+        "reason",
+        "chosen",
+        "gpu",
+        "torch",
+    ]
     with arguments.out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()

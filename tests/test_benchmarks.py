@@ -292,6 +292,7 @@ def test_attention_in_16_bits_errs_as_its_format_rounds():
     rows = {(row["kernel"], row["format"]): row for row in attention_error.rows_of([64], "cpu")}
     assert set(rows) == set(itertools.product(attention_error.KERNELS, attention_error.FORMATS))
     assert "viable" in rows["cudnn", "bf16"]["reason"]
+    assert rows["math", "fp32"]["chosen"] == "FLASH_ATTENTION"  # PyTorch's own of the CPU
     for part in attention_error.PARTS:
         fp32, bf16, fp16 = (float(rows["math", name][part]) for name in ("fp32", "bf16", "fp16"))
         assert fp32 < 2**-20 and 2**-11 < bf16 < 2**-7
