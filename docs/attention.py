@@ -1,6 +1,4 @@
-"""How much of a Transformer's gain is attention: the table and picture of its answer, and what the
-page quotes that stands in no CSV file.
-"""
+"""How much of a Transformer's gain is attention: the table and the picture of its answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,14 +54,6 @@ def interactions(tables: Tables) -> dict[int, str]:
         )
         found[context] = texts[0] or "-"
     return found
-
-
-def numbers(outputs: Path) -> dict[str, str]:
-    """Return {name: text} of the interactions, where the study has been run."""
-    if not (outputs / FOLDER).exists():
-        return {}
-    found = interactions(read_tables(outputs / FOLDER))
-    return {f"interaction_{context}": text for context, text in found.items()}
 
 
 def table_of(outputs: Path) -> str:

@@ -161,7 +161,7 @@ def numbers(outputs: Path) -> dict[str, str]:
     """
     found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
     found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
-    return found | copied.numbers(outputs) | attention.numbers(outputs)
+    return found | copied.numbers(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
