@@ -179,7 +179,18 @@ def over_models(outputs: Path) -> dict[str, str]:
         "amp": one_digit(amp.ratio),
         "lstm": one_digit(pd.concat([rows_of(one, LSTM, BF16).ratio for one in ways[:2]])),
         "strict": one_digit(amp.strict),
+        "launches": one_digit(launched(outputs)),
     }
+
+
+def launched(outputs: Path) -> pd.Series:
+    """Return how many times as many kernels as TF32 the image models launch in AMP, in eager
+    mode.
+    """
+    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    eager = table[(table.execution == "eager") & (table.model != MODELS["lstm"])]
+    kernels = eager.pivot_table("kernels_per_step", "model", "precision")
+    return kernels[list(AMP)].div(kernels.tf32, axis=0).stack()
 
 
 def of_models(outputs: Path) -> dict[str, str]:
@@ -261,7 +272,8 @@ def compiling_pays(outputs: Path) -> dict[str, str]:
     usual = amp.groupby(keys)[["warmup_seconds", "seconds"]].median()
     apart = usual.loc["compile_cuda_graph"] - usual.loc["cuda_graph"]
     epochs = -apart.warmup_seconds / apart.seconds
-    return {f"{name}_pays": span(epochs[model], "{:.0f}") for name, model in MODELS.items()}
+    said = {f"{name}_pays": span(epochs[model], "{:.0f}") for name, model in MODELS.items()}
+    return said | {"pays": span(epochs, "{:.0f}")}
 
 
 def memory_saved(outputs: Path) -> dict[str, str]:
