@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
+import attention_error
 import equal_runs
 import made_up_records as made_up
 import numpy as np
@@ -297,3 +298,14 @@ def test_equal_runs_are_one_row_of_medians(tmp_path):
     timed = rows["cifar_resnet resnet18 eager fp32"]
     assert (timed["n"], timed["whole"], timed["import"]) == ("3", 14, 2)
     assert len(rows) == 3
+
+
+def test_attention_in_16_bits_errs_as_its_format_rounds():
+    rows = {(row["kernel"], row["format"]): row for row in attention_error.rows_of([64], "cpu")}
+    assert set(rows) == set(itertools.product(attention_error.KERNELS, attention_error.FORMATS))
+    assert "viable" in rows["cudnn", "bf16"]["reason"]
+    assert rows["math", "fp32"]["chosen"] == "FLASH_ATTENTION"  # PyTorch's own of the CPU
+    for part in attention_error.PARTS:
+        fp32, bf16, fp16 = (float(rows["math", name][part]) for name in ("fp32", "bf16", "fp16"))
+        assert fp32 < 2**-20 and 2**-11 < bf16 < 2**-7
+        assert bf16 == pytest.approx(8 * fp16, rel=0.3)  # three bits of mantissa
