@@ -51,20 +51,32 @@ def test_ratios_of_contenders_pair_one_round_on_one_gpu():
 
 
 def test_rounds_alternate_and_go_on_after_a_failure(tmp_path, monkeypatch, capsys):
-    order = []
+    order, together = [], []
 
-    def measure(contender, options):
-        order.append(contender)
-        return None if contender == failing else 8.0 if contender.startswith("timm") else 10.0
+    def measure(contenders, options):
+        together.append(len(contenders))
+        for one in contenders:
+            order.append(one)
+            yield one, None if one == failing else 8.0 if one.startswith("timm") else 10.0
 
     monkeypatch.setattr(peers, "measure", measure)
-    words = [str(tmp_path), "--timm", str(tmp_path), "--tiny", "--rounds", "0", "1"]
+    words = [
+        str(tmp_path),
+        "--timm",
+        str(tmp_path),
+        "--tiny",
+        "--rounds",
+        "0",
+        "1",
+        "--abreast",
+        "3",
+    ]
     monkeypatch.setattr(sys, "argv", ["peers.py", *words])
     cells = [cell for cell in peers.CELLS if cell[2].startswith("timm")]
     contenders = list(dict.fromkeys(contender for cell in cells for contender in cell[2:]))
     failing = contenders[0]
     peers.main()
-    assert order == contenders + contenders[::-1]
+    assert order == contenders + contenders[::-1] and together == [2, 2, 3, 1]
     order, failing = [], None
     peers.main()
     assert order == [contenders[0]] * 2
