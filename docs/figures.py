@@ -14,6 +14,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import attention  # noqa: E402
 import copied  # noqa: E402
 
 from docs.sheets import sheet_of  # noqa: E402
@@ -377,6 +378,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
         "eager": lambda: dots(eager_rows(outputs)),
         "lines": lambda: dots(copied.dot_rows(outputs)),
+        "attention": lambda: attention.figures(outputs),
         "growth": lambda: charts_of(settings.growth_section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.quality_section(read(outputs, "main/quality-h100"))),
     }
@@ -384,7 +386,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         with chart_style():
             figures = draw()
         drawings = [drawing_of(one, f"{name}{place}", name) for place, one in enumerate(figures)]
-        for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)):
+        for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)) if drawings else ():
             path = IMAGES / f"{name}{ending}.svg"
             path.write_text(sheet_of(drawings, columns), encoding="utf-8")
 

@@ -209,7 +209,8 @@ def memory_parts_of(record: dict) -> dict[str, float]:
 
 def memory_finding(tables: Tables) -> str:
     """Return how far the compared arms change the peak of each model, against their base."""
-    own = tables.ratios[tables.ratios.arm.isin(tables.compared_arms)].dropna(subset="saved")
+    own = tables.ratios[tables.ratios.base.isin(tables.axis.bases)].dropna(subset="saved")
+    own = own[own.arm.isin(tables.compared_arms)]
     # the fair base comes last
     own = own.sort_values("base", key=lambda names: names.map(tables.axis.bases.index))
     own = own.drop_duplicates(["comparison", "arm"], keep="last")
