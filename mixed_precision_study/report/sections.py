@@ -261,12 +261,14 @@ def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
     best = best_of(tables, bars).set_index(keys)
     ways: dict[str, list[str]] = {}
     waiting = []
-    for key, amp in eager.groupby(keys, sort=False):
+    gains = eager.groupby(keys, sort=False).agg(gain=("ratio", "max"), idle=("idle", "min"))
+    waits = gains[(gains.gain < LITTLE_GAIN) & (gains.idle >= IDLE)].idle
+    for key in gains.index:
         name = bare(key[0])
         if key in best.index and best.way[key] != "eager":
             ways.setdefault(parameters_of(tables, best.comparison[key]), []).append(name)
-        elif amp.ratio.max() < LITTLE_GAIN and amp.idle.min() >= IDLE:
-            waiting.append(f"{name} (idle {span(100 * amp.idle, '{:.0f}')}%)")
+        elif key in waits:
+            waiting.append(f"{name} (at least {waits[key]:.0%} idle)")
     said = []
     if ways:
         # with such parameters quick would train in this way several times
