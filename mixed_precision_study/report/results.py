@@ -19,14 +19,7 @@ from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
-from ..judge.verdict import (
-    DIFFERENT,
-    FEW_HOSTS,
-    NOT_TRAINED,
-    OTHER_CONDITIONS,
-    TOO_FEW_PROCESSES,
-    judge,
-)
+from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED
 from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
@@ -394,11 +387,6 @@ def environment_of(records: pd.DataFrame) -> dict[str, str]:
 
 
 LINE_LENGTH = 100  # characters of a sentence's line
-STATUS_WORDS = {
-    "oom": "ran out of memory",
-    "unsupported": "cannot run here",
-    "timeout": "took too long",
-}
 CPU_WARNING = (
     "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 )
@@ -465,67 +453,22 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
-def amount_of(record: dict, base: dict, speedup: dict, outcome: str) -> str:
-    """Return a ratio as text, with its interval, or with how few processes it rests on, and what
-    it allows to say.
+def remark_on(record: dict, base: dict, ratio: dict | None) -> str:
+    """Return what the table leaves open of a run: why it failed or gained nothing, else what
+    limits it and what to try, and what disturbed it or its baseline.
     """
-    words = outcome_words(outcome)
-    interval = outcome_words(TOO_FEW_PROCESSES.get(speedup["processes"], "not paired"))
-    if speedup["low"] is not None:
-        interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
-    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval})"
-    if record["settings"]["batch_size"] == "max":
-        sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
-        amount += f" per sample, each at its largest batch ({sizes})"
-    if outcome == OTHER_CONDITIONS:
-        return f"{amount}: no outcome, because {said(speedup['unlike'])}"
-    return amount if outcome in TOO_FEW_PROCESSES.values() else f"{amount}: {words}"
-
-
-def without_a_ratio(record: dict, base: dict, with_reason: bool) -> str:
-    """Return the sentence on a run that has no ratio over its baseline, or nothing."""
     name = record["precision"]
     if record["status"] != "ok":
-        status = STATUS_WORDS.get(record["status"], record["status"])
         # a reason may be a whole sentence
         reason = (record["reason"] or "no reason was recorded").rstrip(".")
-        return f"{name} {status}: {reason}."
-    if record["device_type"] == "cpu":
-        return f"{name} ran on the CPU: a smoke test, which measures nothing."
-    if base["status"] == "ok":
-        return ""
-    reason = f"; {said_of_limit(find_bottleneck(record))}" if with_reason else ""
-    return f"{name} has no {base['precision']} to be compared with ({base['status']}){reason}."
-
-
-def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
-    """Return one sentence on a run against its baseline: how much, what that allows to say, and
-    (`with_reason`) why.
-
-    What disturbed either run comes first, unless the run did not train, because then nothing is
-    called faster.
-    """
-    if alone := without_a_ratio(record, base, with_reason):
-        return alone
-    name, against = record["precision"], base["precision"]
-    disturbed = [one for run in (record, base) for one in conditions_of(run, run["precision"])]
-    disturbed += speedup["differences"] if speedup else []
-    cautions = "; ".join(dict.fromkeys(map(said, disturbed)))
-    warning = f"Caution: {cautions}. " if cautions else ""
-    outcome = judge(speedup)
-    if speedup is None:
-        return f"{warning}{name} cannot be compared with {against}: {outcome_words(outcome)}."
-    if outcome == NOT_TRAINED:
-        ratio = f"{speedup['ratio']:.2f}x over {against}"
-        return f"{said(speedup['untrained'])}, so its {ratio} is no speed-up. {warning}".rstrip()
-    amount = amount_of(record, base, speedup, outcome)
-    if speedup["lost"]:
-        amount += f", but {said(speedup['lost'])}"
-    if speedup["apart"]:
-        median = f"{speedup['median_ratio']:.2f}x"
-        amount += f"; its median block is {median}, so some blocks took far longer"
-    because = f"; {reasons_of(record, base)}" if with_reason else ""
-    return f"{warning}{name} is {amount}{because}."
+        return f"{name} ({STATUS.get(record['status'], record['status'])}): {reason}."
+    if ratio and ratio["untrained"]:
+        return f"{said(ratio['untrained'])}, so it has no speed-up."
+    doubts = conditions_of(record, name)
+    if ratio:
+        doubts = [*doubts, *ratio["differences"], ratio["unlike"], ratio["lost"]]
+    cautions = "; ".join(dict.fromkeys(said(one) for one in doubts if one))
+    return f"{name}: {reasons_of(record, base)}." + (f" Caution: {cautions}." if cautions else "")
 
 
 def reasons_of(record: dict, base: dict) -> str:
@@ -574,26 +517,16 @@ def conclusion(tables: Tables) -> str:
     return f"{answer}. With {precision_name(name)}, {because}."
 
 
-def sentences_of(tables: Tables) -> list[str]:
-    """Return a sentence per precision: how much faster than fp32 and TF32 it is, and why."""
+def remarks_of(tables: Tables) -> list[str]:
+    """Return a sentence for each run, with what its row in the table leaves open."""
     if tables.on_cpu:
         return [CPU_WARNING]
-    runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
-    runs = {arm: runs[arm] for arm in tables.arms}
-    sentences: dict[str, list[str]] = {}
-    for arm, base in tables.axis.pairs([*runs]):
-        own = runs[arm][0]
-        if own["status"] == "ok" or arm not in sentences:
-            ratio = tables.between(tables.runs(0, arm), tables.runs(0, base))
-            text = verdict(own, runs[base][0], ratio, with_reason=arm not in sentences)
-            sentences.setdefault(arm, []).append(text)
-    items = [" ".join(texts) for texts in sentences.values()]
-    ok = [own[0] for own in runs.values() if own[0]["status"] == "ok"]
-    if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
-        items = [f"{one['precision']}: {said_of_limit(find_bottleneck(one))}." for one in ok]
-    if not items:
-        return ["No run ended well, so there is nothing to compare."]
-    return [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
+    remarks, against = [], tables.runs(0, tables.base_in(0))
+    for record in tables.trainings.record:
+        ratio = tables.between([record], against) if record["status"] == "ok" else None
+        text = remark_on(record, against[0] if against else record, ratio)
+        remarks.append(re.sub(r"\w+", lambda found: precision_name(found[0]), text))
+    return remarks
 
 
 def order_of(records: list[RunRecord]) -> str:
@@ -671,6 +604,6 @@ def show_way(records: list[RunRecord]) -> None:
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):
         show_table(results_table(records))
-    for sentence in filter(None, (order_of(records), *sentences_of(tables))):
+    for sentence in filter(None, (order_of(records), *remarks_of(tables))):
         if sentence != answer:
             show_text(sentence)
