@@ -145,32 +145,17 @@ def why_section(tables: Tables) -> Section:
     notes = steps.waits.map("{:.0%} idle".format)
     shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
     add_bars(section, shown, "step_time", STEP_PARTS)
-    tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
-    steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
-    add_remedies(section, steps[steps.tries != ""])
+    tries = [tried(remedies_of(row.limit, row.record)) or None for row in steps.itertuples()]
     cells = {
         "model": steps["name"],
         "way": steps.run,
         ", ".join(tables.axis.settings): steps.short,
-        "limited by": steps.limited,
+        "limited by": steps.limit.map(LIMITS),
+        "what to try": tries,
         "largest other kernels": [shares(longest_others(record)) for record in steps.record],
     }
     section.table(cells, "What limits each step")
     return section
-
-
-def add_remedies(section: Section, steps: pd.DataFrame) -> None:
-    """Add the table of what to try: a row for each model, limit and remedy, with the steps that it
-    is for.
-    """
-    rows = []
-    for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
-        ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
-        where = "; ".join(ways)
-        rows.append({"model": model, "limited by": limit, "what to try": remedy, "where": where})
-    if rows:
-        section.say("### What to try\n\nBy what limits a step, with the parameters that set it.")
-        section.table(rows)
 
 
 ABOUT_MEMORY = """A bar is the memory at the peak of training by what it holds. Beside it stand

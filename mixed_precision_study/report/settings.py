@@ -560,16 +560,13 @@ def add_scales(section: Section, tables: Tables) -> None:
 
     `fixed` is NaN for dynamic.
     """
-    runs = tables.trainings[tables.trainings.comparison >= 0]
+    runs = tables.trainings.join(tables.comparisons[["name", "task"]], "comparison", how="inner")
     runs = runs[runs.precision.str.contains("fp16")]
     scales = runs.record.map(lambda run: run["settings"].get("loss_scale"))
-    families = enumerate(same.index for _, same in alike(tables.comparisons, "loss_scale"))
-    family = {number: place for place, same in families for number in same}
-    runs = runs.assign(
-        fixed=pd.to_numeric(scales, errors="coerce"), family=runs.comparison.map(family)
-    )
-    sizes = runs.groupby(["family", "precision"]).fixed.transform("nunique")
-    rows = runs[sizes >= FEWEST_SCALES].sort_values(["family", "precision", "fixed"])
+    runs = runs.assign(fixed=pd.to_numeric(scales, errors="coerce"))
+    sweep = ["name", "task", "precision"]
+    several = runs.groupby(sweep).fixed.transform("nunique") >= FEWEST_SCALES
+    rows = runs[several].sort_values([*sweep, "fixed"])
     if rows.empty:
         return
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
