@@ -9,7 +9,7 @@ import re
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
 from pathlib import Path, PurePath
@@ -421,7 +421,14 @@ def set_aside(path: Path) -> Path | None:
     return path.rename(path.with_stem(f"{path.stem}-kept-{time.strftime('%Y%m%dT%H%M%S')}"))
 
 
-TERMINAL_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
+def template(name: str, **filters: Callable) -> Any:
+    """Return a template of Jinja with these filters, which escapes all that it is given."""
+    import jinja2  # here, because run_all.py reads studies without it
+
+    loader = jinja2.PackageLoader("mixed_precision_study.report", "template")
+    environment = jinja2.Environment(loader=loader, autoescape=True)
+    environment.filters.update(printable=lambda value: printable(str(value)), **filters)
+    return environment.get_template(name)
 
 
 def place_of(cell: dict) -> int:
@@ -435,20 +442,14 @@ def write_page(notebook: str | Path) -> None:
     """Write the page of an executed summary beside it, and put the summary's own cells in the
     order of place_of(). nbconvert would parse it once more, which takes a second.
     """
-    # here, because run_all.py reads studies without them
-    import jinja2
-    import mistune
+    import mistune  # here, because run_all.py reads studies without it
 
     notebook = Path(notebook)
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
-    # the template escapes what is no HTML
-    environment = jinja2.Environment(loader=loader)  # noqa: S701
-    environment.filters["markdown"] = mistune.create_markdown(plugins=["strikethrough", "table"])
-    environment.filters["uncoloured"] = lambda text: TERMINAL_COLOURS.sub("", text)
+    markdown = mistune.create_markdown(plugins=["strikethrough", "table"])
     content = json.loads(notebook.read_text(encoding="utf-8"))
     content["cells"].sort(key=place_of)
     with written_whole(notebook) as temporary:
         temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    page = environment.get_template("page.html").render(nb=content)
+    page = template("page.html", markdown=markdown).render(nb=content)
     with written_whole(notebook.with_suffix(".html")) as temporary:
         temporary.write_text(page, encoding="utf-8")
