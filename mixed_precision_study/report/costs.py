@@ -12,7 +12,7 @@ from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
 from .section import Section, spans, texts
 from .tables import Tables, bars_of
-from .words import LIMITS, bare, listed, plain, precision_name, shares, short, span, tried
+from .words import LIMITS, bare, listed, precision_name, shares, short, span, tried
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -170,7 +170,6 @@ MEMORY_PARTS = {  # part of the memory: fields of the record, ledger_<name>_mib
 }
 # Neither of a precision nor of a step, and legible on light and dark pages.
 PART_COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")
-WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
 def memory_parts_of(record: dict) -> dict[str, float]:
@@ -223,19 +222,6 @@ def memory_section(tables: Tables) -> Section:
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_bars(section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True)))
-    warm = rows.assign(
-        warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record]
-    )
-    warm["growth"] = warm.warm / [
-        (one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record
-    ]
-    most = warm.loc[warm.growth.idxmax()]
-    if most.growth >= WARMS_UP_TO:
-        section.say(
-            f"The warm-up takes up to {most.growth:.1f} times the peak of training, "
-            "because cuDNN tries "
-            f"its algorithms there: {most.warm:,.2f} GiB for {plain(most['name'])}."
-        )
     return section
 
 

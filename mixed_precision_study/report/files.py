@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import re
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -402,33 +401,15 @@ def of_a_report(path: Path, mark: bytes = b"") -> bool:
     )
 
 
-def check_place(folder: Path, notebook: Path) -> None:
-    """Raise UserError where a report of `notebook` in `folder` would replace a file of a person's.
-
-    Beside records set_aside() renames such a file, unless a person's notebooks lie there.
-    """
+def check_place(folder: Path) -> None:
+    """Raise UserError where a report in `folder` would replace a file of a person's."""
     drawn, log = folder / "summary.ipynb", folder / "logs" / "summary.log"
     taken = [path for path in (drawn, drawn.with_suffix(".html")) if not of_a_report(path)]
-    if any(folder.glob("*.json")) and all(map(of_a_report, {*folder.glob("*.ipynb")} - {drawn})):
-        taken = []
     if log.is_file() and not any(folder.glob("logs/.*lock")):
         taken.append(log)
-    if drawn.resolve() == notebook.resolve():
-        taken = [drawn]
     if taken:
         advice = "which no report has written; choose another folder with --output-dir DIR"
         raise UserError(f"a report would replace {taken[0]}, {advice}.")
-
-
-def set_aside(path: Path) -> Path | None:
-    """Make room for a file of a report.
-
-    Return where a file of a person's is kept now, else None.
-    """
-    if of_a_report(path):
-        path.unlink(missing_ok=True)
-        return None
-    return path.rename(path.with_stem(f"{path.stem}-kept-{time.strftime('%Y%m%dT%H%M%S')}"))
 
 
 def template(name: str, **filters: Callable) -> Any:

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
@@ -15,6 +16,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..judge.axis import grouped
 from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
@@ -23,7 +25,7 @@ from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED
 from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
-from .section import Section, Sentence, texts
+from .section import Section, Sentence, spans, texts
 from .tables import (
     Tables,
     bars_of,
@@ -119,27 +121,19 @@ def range_of_hosts(row: Any) -> str:
 
 
 def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
-    """Return how far graphs and eager runs repeat, as the half width of their intervals, and how
-    far machines differ.
+    """Return how wide the intervals are in each way, as the half of one, and how far machines
+    differ.
     """
     known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
-    apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between machines"
-    if known.empty and len(hosts):
-        return f"Eager ratios {apart}"
-    if known.empty:
-        return "No ratio has an interval, because each rests on one or two processes"
-    graph = known.comparison.map(tables.comparisons.way).str.contains("graph")
-    half = known.high / known.ratio - 1
-    known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
-    if len(known_to) == 2:
-        return (
-            f"Ratios of CUDA graphs are known within {known_to[0]}, the other ratios within "
-            f"{known_to[1]}"
-        )
+    said = []
+    if len(known):
+        half = 100 * (known.high / known.ratio - 1).astype(float)
+        ways = known.comparison.map(tables.comparisons.way).replace("", "any way")
+        said.append(f"Ratios are known within: {spans(half, ways, '{:.0f}', '%')}")
     if len(hosts):
-        which = "of CUDA graphs" if graph.any() else "with an interval"
-        return f"Ratios {which} are known within {known_to[0]}, and eager ones {apart}"
-    return f"Ratios are known within {known_to[0]}"
+        apart = (hosts.highest / hosts.lowest).max()
+        said.append(f"Eager ratios differ by up to {apart:.1f} times between machines")
+    return ". ".join(said) or "No ratio has an interval, because each rests on few processes"
 
 
 def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
@@ -286,8 +280,6 @@ does not mean the same. No ratio is judged of runs that did not train, that heat
 on one side, or that lasted less than two seconds. Quality compares equal seeds with a margin that
 was fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean absolute error;
 an outcome takes five seeds."""
-RUN_COLUMNS = ["precision", "gpu_uuid", "finished_at"]
-SWITCHES = [*(f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")), "autocast_dtype"]
 FILES_NAMED = 3  # files that are no records; of more their number is given
 
 
@@ -344,13 +336,11 @@ def left_out_rows(tables: Tables) -> list[dict]:
 
 def add_environment(section: Section, tables: Tables) -> None:
     """Add the table of hardware and software, a column for each device, and what differs."""
-    records = pd.DataFrame(
-        list(tables.trainings.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
-    )
-    records["device"] = [device_name(record) for record in tables.trainings.record]
-    columns = {name: environment_of(found) for name, found in records.groupby("device")}
+    records = sorted(tables.trainings.record, key=lambda one: ORDER.index(one["precision"]))
+    by_device = grouped(records, device_name)
+    columns = {name: environment_of(by_device[name]) for name in sorted(by_device)}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(pd.DataFrame(columns, dict.fromkeys(titles)).rename_axis("").reset_index())
+    section.table(pd.DataFrame(columns, titles).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
@@ -367,23 +357,33 @@ def days_of(stamps: Iterable[str | None]) -> str:
     return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
-def environment_of(records: pd.DataFrame) -> dict[str, str]:
+def environment_of(records: list[dict]) -> dict[str, str]:
     """Return {title: text} of hardware and software; several values are set side by side."""
-    column = {"runs": str(len(records)), "cards": str(records.gpu_uuid.nunique() or "-")}
-    column["measured on"] = days_of(records.finished_at) or "not known"
+    column = {
+        "runs": str(len(records)),
+        "cards": str(len({one["gpu_uuid"] for one in records} - {None}) or "-"),
+        "measured on": days_of(one["finished_at"] for one in records) or "not known",
+    }
     for title, name in ENVIRONMENT.items():
-        values = {
-            f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()
-        }
-        column[title] = " | ".join(sorted(values)) or "not known"
-    for precision in (one for one in ORDER if one in set(records.precision)):
-        own = records[records.precision == precision].dropna(subset=SWITCHES[:3], how="all")
-        found = {
-            f"{' / '.join(map(str, one[:3]))}, autocast {'off' if pd.isna(one[3]) else one[3]}"
-            for one in own[SWITCHES].itertuples(index=False)
-        }
-        column[f"switches, {precision_name(precision)}"] = " | ".join(sorted(found)) or "not known"
+        column[title] = side_by_side(one[name] for one in records)
+    for precision, own in grouped(records, itemgetter("precision")).items():
+        column[f"switches, {precision_name(precision)}"] = side_by_side(map(switches_of, own))
     return column
+
+
+def side_by_side(values: Iterable[Any]) -> str:
+    """Return the different values as one text."""
+    known = [one for one in values if one is not None]
+    texts = {f"{one:.0f}" if isinstance(one, float) else str(one) for one in known}
+    return " | ".join(sorted(texts)) or "not known"
+
+
+def switches_of(record: dict) -> str | None:
+    """Return PyTorch's switches as they were read back, or None where none was."""
+    values = [record[f"fp32_precision_{part}"] for part in ("matmul", "conv", "rnn")]
+    if not any(values):
+        return None
+    return f"{' / '.join(map(str, values))}, autocast {record['autocast_dtype'] or 'off'}"
 
 
 LINE_LENGTH = 100  # characters of a sentence's line
@@ -531,15 +531,15 @@ def remarks_of(tables: Tables) -> list[str]:
 
 def order_of(records: list[RunRecord]) -> str:
     """Return what is to be known of several runs of one process, or nothing of a single one."""
-    order = {
-        one.runs_before_in_process: precision_name(one.precision)
+    order = sorted(
+        (one.runs_before_in_process, precision_name(one.precision))
         for one in records
         if one.status == "ok" and one.runs_before_in_process is not None
-    }
+    )
     if len(order) < 2:
         return ""
     return (
-        f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this "
+        f"One process ran {listed([name for _, name in order], 'and')}, in this "
         "order. One run of each gives no interval, so a small difference may be chance."
     )
 

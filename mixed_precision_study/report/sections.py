@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ..judge.axis import arm_named, grouped
+from ..judge.axis import grouped
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
@@ -29,7 +29,7 @@ from .files import place_of_project
 from .quality import quality_section
 from .results import MANY, days_of, method_section, numbers_section, sure_section
 from .section import Cards, Chart, File, Heading, Section
-from .settings import USUAL_WAY, growth_section, steps_section
+from .settings import growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import (
     AMP,
@@ -43,7 +43,6 @@ from .words import (
     said_of_made_up,
     short,
     span,
-    times,
 )
 
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
@@ -169,19 +168,12 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
     quality.
     """
     cards = []
-    first = tables.axis.bases[0]
-    ratios = tables.ratios.set_index(["comparison", "arm", "base"]).ratio
     for best in best_of(tables, bars).itertuples():
         block = bars[bars.comparison == best.comparison]
         shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
         if shown.empty:
             shown = block[block.arm == best.arm]
         base, names = tables.called(best.baseline), list(shown.short)
-        strict = [ratios.get((best.comparison, arm, first)) for arm in shown.arm]
-        against = f"as fast as {base}"
-        if best.baseline != first and None not in strict:
-            over = listed(list(dict.fromkeys(map(times, strict))), "and")
-            against += f", {over} as fast as {tables.called(first)}"
         how = in_way(best.way) or "in the same way"
         if shown.processes.min() < FEWEST_PROCESSES:
             how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
@@ -197,7 +189,13 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
         quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
         lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
-        card = dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
+        card = dict(
+            name=best.model,
+            task=best.task,
+            numbers=numbers,
+            against=f"as fast as {base}",
+            lines=lines,
+        )
         cards.append(card | {"strong": list(shown.short[shown.strong])})
     return cards
 
@@ -251,51 +249,22 @@ def worked(tables: Tables) -> list[dict]:
     return rows
 
 
-def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return the commands of the fastest way where a model ran in eager mode, too, or what to
-    run next where AMP gained little in eager mode alone; else "".
+def what_waits(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return what to run next where AMP gained little in eager mode, the best that was run;
+    else "".
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
-    best = best_of(tables, bars).set_index(keys)
-    ways: dict[str, list[str]] = {}
-    waiting = []
-    for key, gain in eager.groupby(keys, sort=False).ratio.max().items():
-        name = bare(key[0])
-        if key in best.index and best.way[key] != "eager":
-            ways.setdefault(parameters_of(tables, best.comparison[key]), []).append(name)
-        elif gain < LITTLE_GAIN:
-            waiting.append(name)
-    said = []
-    if ways:
-        # with such parameters quick would train in this way several times
-        study = plain(tables.name or "quick")
-        study = "reference" if study.startswith("quick") else study
-        commands = [
-            f"`python run_all.py {study} {words}` ({plain(listed(names, 'and'))})"
-            for words, names in ways.items()
-        ]
-        said.append(
-            "The numbers above are not of PyTorch's usual eager mode, which is slower here. "
-            f"These commands train as they were trained: {'; '.join(commands)}."
-        )
-    if waiting:
-        said.append(
-            f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
-            " waits for the CPU. As a CUDA graph it does not wait, so measure that next, too:"
-            " `python run_all.py quick`."
-        )
-    return " ".join(said)
-
-
-def parameters_of(tables: Tables, comparison: int) -> str:
-    """Return the parameters in which a way differs from the usual one, as run_all.py takes them."""
-    settings = tables.comparisons.settings[comparison]
-    given = {name: settings.get(name, usual) for name, usual in USUAL_WAY.items()}
-    return " ".join(
-        f"-p {name} {arm_named([value])}"
-        for name, value in given.items()
-        if value not in (None, USUAL_WAY[name])
+    best = best_of(tables, bars).set_index(keys).way
+    gains = eager.groupby(keys, sort=False).ratio.max()
+    gains = gains[(gains < LITTLE_GAIN) & (best.reindex(gains.index).fillna("eager") == "eager")]
+    if gains.empty:
+        return ""
+    waiting = plain(listed([bare(model) for model, _ in gains.index], "and"))
+    return (
+        f"AMP gained little for {waiting}, because in eager mode the GPU"
+        " waits for the CPU. As a CUDA graph it does not wait, so measure that next, too:"
+        " `python run_all.py quick`."
     )
 
 
@@ -336,10 +305,10 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
 
 
 def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) -> None:
-    """Add the cards, which commands are fast, lines to copy, and the ratios as dots."""
+    """Add the cards, what to run next, lines to copy, and the ratios as dots."""
     if cards := cards_of(tables, bars):
         screen.parts.append(Cards(cards))
-    if said := what_is_fast(tables, bars):
+    if said := what_waits(tables, bars):
         screen.say(said)
     rows = ratio_rows(bars)
     if len(rows):

@@ -408,20 +408,15 @@ def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
 
 
 def growth_finding(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its arm is faster, or its ratios at the smallest and
-    the largest size if nothing is judged.
+    """Return from which size of each family on its arm is faster, or nothing where nothing is
+    judged.
     """
+    if not pairs.outcome.isin(OUTCOMES).any():
+        return ""
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
-    if pairs.outcome.isin(OUTCOMES).any():
-        claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
-        return f"Compared with {base}, {own} is faster {', '.join(claims)}"
-    changes = []
-    for one in families:
-        first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[end]) for end in (0, -1))
-        change = f"{one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f}"
-        changes.append(f"{change} from {first} to {last} ({one.family.iloc[0].split()[0]})")
-    return f"Times as fast as {base}, {own} goes {', '.join(changes)}"
+    claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
+    return f"Compared with {base}, {own} is faster {', '.join(claims)}"
 
 
 def faster_from(family: pd.DataFrame) -> str:

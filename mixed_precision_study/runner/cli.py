@@ -20,7 +20,7 @@ from typing import NoReturn
 import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
-from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
+from ..report.files import OWN_RUNS, check_place, own_runs, sort_out
 from ..report.words import NOT_TRIED
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
@@ -204,7 +204,7 @@ def hold(planned: dict[str, list[Comparison]], args: Namespace, stack: ExitStack
     """
     folders = [comparisons[0][0].folder for comparisons in planned.values()]
     for folder in folders:
-        check_place(folder, report_notebook(args))
+        check_place(folder)
         if args.again == "all":
             check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
     for folder in folders:
@@ -263,7 +263,7 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
             "where the report goes."
         )
     output = expanded(wanted, "--output-dir") if wanted else places[0]
-    check_place(output, notebook)
+    check_place(output)
     make(output)
     return 0 if summarise(output, notebook, places) else 1
 
@@ -382,10 +382,9 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
     executed, page = folder / "summary.ipynb", folder / "summary.html"
     log = folder / "logs" / "summary.log"
-    for path in (executed, page):
-        if kept := set_aside(path):
-            say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
-    log.unlink(missing_ok=True)
+    check_place(folder)
+    for path in (executed, page, log):
+        path.unlink(missing_ok=True)
     command = report_command(notebook, executed, parameters)
     process = start_process(command, folder, log, OF_A_REPORT)
     exit_status = None
