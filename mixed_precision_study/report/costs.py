@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pandas as pd
 
 from ..judge.arms import energy_share
-from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
+from ..judge.bottleneck import ARITHMETIC, find_bottleneck, remedies_of
 from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
 from .section import Section, spans, texts
 from .tables import Tables, bars_of
-from .words import LIMITS, bare, listed, precision_name, shares, short, span, tried
+from .words import LIMITS, bare, listed, precision_name, short, span, tried
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -145,17 +145,20 @@ def why_section(tables: Tables) -> Section:
     notes = steps.waits.map("{:.0%} idle".format)
     shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
     add_bars(section, shown, "step_time", STEP_PARTS)
-    tries = [tried(remedies_of(row.limit, row.record)) or None for row in steps.itertuples()]
-    cells = {
-        "model": steps["name"],
-        "way": steps.run,
-        ", ".join(tables.axis.settings): steps.short,
-        "limited by": steps.limit.map(LIMITS),
-        "what to try": tries,
-        "largest other kernels": [shares(longest_others(record)) for record in steps.record],
-    }
-    section.table(cells, "What limits each step")
+    section.table(limits_of(steps))
     return section
+
+
+def limits_of(steps: pd.DataFrame) -> list[dict[str, str | None]]:
+    """Return a row for each model, limit and what to try, with the steps that it is for."""
+    tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
+    steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
+    rows: list[dict[str, str | None]] = []
+    for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
+        ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
+        found = {"model": model, "limited by": limit, "what to try": remedy or None}
+        rows.append(found | {"where": "; ".join(ways)})
+    return rows
 
 
 ABOUT_MEMORY = """A bar is the memory at the peak of training by what it holds. Beside it stand
