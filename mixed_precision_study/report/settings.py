@@ -35,6 +35,7 @@ from .words import (
 
 USUAL_WAY = {  # of settings that are ways
     "execution": "eager",
+    "fused": False,
     "channels_last": False,
     "scaler": "pytorch",
     "compile_mode": "default",

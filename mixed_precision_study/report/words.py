@@ -165,7 +165,8 @@ def setting_name(name: str, value: object) -> str:
     if name == "cudnn_benchmark":
         return "cuDNN search" if value else "no search"
     if isinstance(value, bool):
-        name = {"keep_batchnorm_fp32": "fp32 BatchNorm"}.get(name, name)
+        named = {"keep_batchnorm_fp32": "fp32 BatchNorm", "fused": "fused optimizer"}
+        name = named.get(name, name)
         return name if value else f"without {name}"
     if name == "scaler":
         return "loss scaler on the GPU" if value == "device" else "usual loss scaler"
