@@ -121,7 +121,7 @@ SHOWN: dict[str, Any] = {
     **dict.fromkeys(("quality", "articles", "inference", "execution"), Literal[True]),
 }
 Show = with_config(ConfigDict(strict=True, extra="forbid"))(
-    TypedDict("Show", SHOWN, total=False)  # type: ignore[misc]
+    TypedDict("Show", SHOWN, total=False)  # type: ignore[misc, operator]
 )
 
 
@@ -133,9 +133,8 @@ class Study(BaseModel):
     description: Usual = ""
     show: Show = {}  # type: ignore[valid-type]
     axis: Values = PRECISION  # the setting, or the list of settings, in which its arms differ
-    base: Values | None = (
-        None  # of the axis; None of precisions: TF32, or fp32 where that was not run
-    )
+    # of the axis; None of precisions: TF32, or fp32 where that was not run
+    base: Values | None = None
 
     def compares(self) -> Axis:
         """Return the axis of the study, with its base."""

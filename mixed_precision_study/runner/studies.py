@@ -18,6 +18,7 @@ PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current fol
 MOST_REPEATS = 1000
 FORM = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Names = Annotated[list[PlainName], Field(min_length=1)]
 Settings = dict[str, Any]
 
 
@@ -40,7 +41,7 @@ class StudyForm(Study):
 
     model_config = FORM
     name: PlainName
-    axis: PlainName | Annotated[list[PlainName], Field(min_length=1)] = PRECISION
+    axis: PlainName | Names = PRECISION  # type: ignore[assignment]
     interleaved: bool = False
     runs: Annotated[list[Entry], Field(min_length=1)]
 
