@@ -190,18 +190,18 @@ def memory_parts_of(record: dict) -> dict[str, float]:
     return parts if parts.keys() - {"overhead"} else {}
 
 
+def bases_in(tables: Tables, rows: pd.DataFrame) -> str:
+    """Return the names of the bases that some bars_of() are compared with."""
+    return listed([tables.called(one) for one in tables.axis.bases if one in set(rows.baseline)])
+
+
 def memory_finding(tables: Tables) -> str:
     """Return how far the compared arms change the peak of each model, against their base."""
-    own = tables.ratios[tables.ratios.arm.isin(tables.compared_arms)].dropna(subset="saved")
-    # the fair base comes last
-    own = own.sort_values("base", key=lambda names: names.map(tables.axis.bases.index))
-    own = own.drop_duplicates(["comparison", "arm"], keep="last")
+    own = tables.bars[tables.bars.arm.isin(tables.compared_arms)].dropna(subset="saved")
     if own.empty or tables.on_cpu:
         return ""
-    names = own.comparison.map(tables.comparisons["name"]).map(bare)
-    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.base)])
-    changes = spans(-100 * own.saved, names, "{:+.0f}", "%")
-    return f"Peak memory of {tables.subject} against {bases}: {changes}"
+    changes = spans(-100 * own.saved, own.model.map(bare), "{:+.0f}", "%")
+    return f"Peak memory of {tables.subject} against {bases_in(tables, own)}: {changes}"
 
 
 def memory_section(tables: Tables) -> Section:
@@ -256,9 +256,8 @@ def energy_finding(tables: Tables, bars: pd.DataFrame) -> str:
     own = bars[bars.arm.isin(tables.compared_arms)].dropna(subset="share")
     if own.empty:
         return ""
-    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.baseline)])
     shares = spans(100 * own.share, own.way, "{:.0f}", "%")
-    return f"Energy of {tables.subject} as a share of {bases}: {shares}"
+    return f"Energy of {tables.subject} as a share of {bases_in(tables, own)}: {shares}"
 
 
 def energy_section(tables: Tables) -> Section:
@@ -307,20 +306,17 @@ def inference_finding(tables: Tables, bars: pd.DataFrame) -> str:
     """Return how many times as fast each compared arm answers as its base, for one sample and
     for a batch.
     """
-    values = bars.set_index("arm")
-    base = next((one for one in reversed(tables.axis.bases) if one in values.index), "")
+    values = bars.set_index(["comparison", "arm"])[["value", "rate"]].astype(float).unstack()
+    base = next((one for one in reversed(tables.axis.bases) if one in set(bars.arm)), "")
     texts = []
     for arm in tables.compared_arms if base else ():
-        own, beside = (
-            values.loc[[name]].set_index("comparison")[["value", "rate"]].astype(float)
-            for name in (arm, base)
-        )
-        times = (own / beside).dropna()
-        if len(times):
+        latency = (values.value[base] / values.value[arm]).dropna()
+        rate = (values.rate[arm] / values.rate[base]).dropna()
+        if len(latency) and len(rate):
             texts.append(
-                f"{tables.called(arm)} is {span(list(1 / times.value), '{:.2f}')} times as fast as"
+                f"{tables.called(arm)} is {span(list(latency), '{:.2f}')} times as fast as"
                 f" {tables.called(base)} for one sample and "
-                f"{span(list(times.rate), '{:.2f}')} times for a batch"
+                f"{span(list(rate), '{:.2f}')} times for a batch"
             )
     return "; ".join(texts)
 

@@ -231,22 +231,16 @@ def facts(tables: Tables) -> str:
     return " · ".join(filter(None, parts))
 
 
-def worked(tables: Tables) -> list[dict]:
+def worked(tables: Tables) -> pd.DataFrame:
     """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which
     failed.
     """
-    rows = []
-    for number, comparison in tables.comparisons.iterrows():
-        ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
-        for arm in tables.arms:
-            for run in tables.runs(number, arm, ok=False)[:1]:
-                end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
-                ends[end].append(tables.short(arm))
-        rows.append(
-            {"model": comparison["name"], "task": comparison.task, "run": comparison.run}
-            | {end: ", ".join(names) or None for end, names in ends.items()}
-        )
-    return rows
+    ends = {"ok": "worked", "unsupported": "needs a GPU"}
+    ended = tables.bars.status.map(ends).fillna("failed")
+    arms = tables.bars.groupby(["comparison", ended], sort=False).short.agg(", ".join).unstack()
+    arms = arms.reindex(columns=[*ends.values(), "failed"])
+    named = tables.comparisons[["name", "task", "run"]].rename(columns={"name": "model"})
+    return named.join(arms)
 
 
 def what_waits(tables: Tables, bars: pd.DataFrame) -> str:

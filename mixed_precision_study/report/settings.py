@@ -552,7 +552,7 @@ def add_largest(section: Section, tables: Tables) -> None:
 
 
 def add_scales(section: Section, tables: Tables) -> None:
-    """Add one sentence and the table of the sweeps of FEWEST_SCALES fixed loss scales or more;
+    """Add the table of the sweeps of FEWEST_SCALES fixed loss scales or more: skipped steps, ends.
 
     `fixed` is NaN for dynamic.
     """
@@ -565,13 +565,6 @@ def add_scales(section: Section, tables: Tables) -> None:
     rows = runs[several].sort_values([*sweep, "fixed"])
     if rows.empty:
         return
-    scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
-    said = (
-        f"{well} of {len(scales)} trainings at fixed loss scales from "
-        f"{span(list(scales), '{:,.10g}')} ended well"
-    )
-    section.finding = section.finding or said
-    section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
         "precision": rows.precision.map(precision_name),
