@@ -68,14 +68,13 @@ def picture_of(figures: list[Figure]) -> bytes:
     images = []
     for figure in figures:
         opened = io.BytesIO()
-        size = [int(side * DOTS + 0.01) for side in figure.get_size_inches() + GAP]
         # some labels reach out
-        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *((side + 0.1) / DOTS for side in size))
+        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *(figure.get_size_inches() + GAP))
         with chart_style():
-            figure.savefig(opened, format="rgba", dpi=DOTS, bbox_inches=around)
+            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around)
         # what is laid out stays, because a layout takes as long as a drawing
         figure.set_layout_engine("none")
-        images.append(PIL.Image.frombytes("RGBA", tuple(size), opened.getvalue()).convert("RGB"))
+        images.append(PIL.Image.open(opened).convert("RGB"))
     wide = max(image.width for image in images)
     columns = min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
     rows = [images[start : start + columns] for start in range(0, len(images), columns)]

@@ -17,12 +17,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ..judge.axis import grouped
-from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
+from ..judge.bottleneck import find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED
-from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
 from .section import Section, Sentence, spans, texts
@@ -280,7 +279,7 @@ does not mean the same. No ratio is judged of runs that did not train, that heat
 on one side, or that lasted less than two seconds. Quality compares equal seeds with a margin that
 was fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean absolute error;
 an outcome takes five seeds."""
-FILES_NAMED = 3  # files that are no records; of more their number is given
+FILES_NAMED = 3  # of those that are left out for one reason; of more their number is given
 
 
 def method_section(tables: Tables) -> Section:
@@ -321,16 +320,12 @@ def add_failed(section: Section, tables: Tables) -> None:
 
 
 def left_out_rows(tables: Tables) -> list[dict]:
-    """Return a row for each record that is not used, and one for all files that are none."""
-    others = [path for path, reason in tables.left_out if reason == NO_RECORD]
-    rows = [
-        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
-    ]
-    if others:
-        named = others[:FILES_NAMED]
-        if len(others) > FILES_NAMED:
-            named[-1] += f" and {len(others) - FILES_NAMED} more"
-        rows.append({"left out": ", ".join(named), "why": NO_RECORD})
+    """Return a row for each reason why a record or file is not used, with the names of a few."""
+    rows = []
+    for reason, same in grouped(tables.left_out, itemgetter(1)).items():
+        paths = [path for path, _ in same]
+        more = f" and {len(paths) - FILES_NAMED} more" if len(paths) > FILES_NAMED else ""
+        rows.append({"left out": ", ".join(paths[:FILES_NAMED]) + more, "why": reason})
     return rows
 
 
@@ -491,8 +486,8 @@ def reasons_of(record: dict, base: dict) -> str:
 
 
 def conclusion(tables: Tables) -> str:
-    """Return the answer in one or two sentences: what 16 bits gain over TF32 (or fp32) and what
-    limits the first of them; nothing where no such ratio is known.
+    """Return the answer in a sentence: what 16 bits gain over TF32 (or fp32); nothing where no such
+    ratio is known.
     """
     if tables.on_cpu:
         return CPU_WARNING
@@ -508,13 +503,7 @@ def conclusion(tables: Tables) -> str:
     shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
     if len(shares) == len(gains):
         answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its memory"
-    limits = find_bottleneck(run)
-    if limits[0].code == NOT_PROFILED:
-        return f"{answer}."
-    because = said_of_limit(limits)
-    if remedies := remedies_of(limits[0].code, run):
-        because += f": try {tried(remedies)}"
-    return f"{answer}. With {precision_name(name)}, {because}."
+    return f"{answer}."
 
 
 def remarks_of(tables: Tables) -> list[str]:

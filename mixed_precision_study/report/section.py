@@ -157,12 +157,7 @@ class Chart:
 
     figures: list[Figure]
     name: str
-    finding: str = ""  # what the picture shows, in a sentence
-
-    @property
-    def alt(self) -> str:
-        """The alternative text of the picture."""
-        return self.finding or f"Chart: {self.name.replace('_', ' ')}"
+    finding: str  # what the picture shows, in a sentence, as its alternative text
 
     @cached_property
     def png(self) -> bytes:
@@ -171,14 +166,20 @@ class Chart:
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         drawings = [
-            drawing_of(one, f"{self.name}{place}", self.alt)
+            drawing_of(one, f"{self.name}{place}", self.finding)
             for place, one in enumerate(self.figures)
         ]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}
         # as PNG has it
-        shown = {"alt": self.alt, "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS}
-        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": shown, "chart": chart}
+        shown = {
+            "alt": self.finding,
+            "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS,
+        }
+        return {"image/png": self.png, "text/plain": self.finding}, {
+            "image/png": shown,
+            "chart": chart,
+        }
 
 
 @dataclass

@@ -76,7 +76,7 @@ def test_sentences_and_conclusion_have_the_numbers_of_the_table(of_three):
     assert "fp16 AMP: the GPU is idle 50%" in text
     answer = results.conclusion(results.tables_of(of_three))
     assert " in eager mode: " in answer and "2.00 times as fast as TF32" in answer
-    assert all(part in answer for part in ("0.50 of its memory", "50%", "CUDA graph"))
+    assert answer.endswith("0.50 of its memory.")
 
 
 def test_what_did_not_train_has_no_ratio():
@@ -130,7 +130,7 @@ def test_both_formats_that_trained_are_in_the_conclusion(execution, way):
     answer = results.conclusion(results.tables_of(records))
     assert way in answer and "2.00" in answer and "0.50 times as fast" in answer
     records[1] = run("amp_fp16", 1.0, metric=[0.3, 0.3])
-    assert "fp16" not in results.conclusion(results.tables_of(records)).split("of its memory")[0]
+    assert "fp16" not in results.conclusion(results.tables_of(records))
 
 
 def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
