@@ -10,7 +10,7 @@ from matplotlib.ticker import MultipleLocator
 
 from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
-from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
+from ..judge.time_to_target import ToTarget, target_of, to_target
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
 from .section import Section
 from .tables import Tables
@@ -125,8 +125,7 @@ def say_unlearned(section: Section, tables: Tables) -> None:
 
 
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
-    """Add what each precision needed to reach the same metric, and name those of which only epochs
-    are faster.
+    """Add what each precision needed to reach the same metric.
 
     Seconds and joules are those of timed_runs(), as everywhere, but every run counts for the
     epochs.
@@ -138,23 +137,12 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         target = next(filter(None, targets), None)
         if target is None:
             continue
-        ways = {name: ways_to(records, target) for name, records in runs.items()}
+        ways = {arm: ways_to(records, target) for arm, records in runs.items()}
         if not any(one.epochs for found in ways.values() for one in found):
             continue
-        timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
-        for name, own in ways.items():
-            called = tables.called(name)
-            for base in tables.axis.bases:
-                steps_only = faster_steps_only(timed[name], timed.get(base, []))
-                if steps_only and name not in (tables.axis.bases[0], base):
-                    said = (
-                        f"**{plain(called)}** has faster epochs than {plain(tables.called(base))}"
-                    )
-                    section.say(
-                        f"{said}, but is not faster to a metric of {target:g} ({plain(label)})."
-                    )
-            head = {"training": label, "target": f"{target:g}", "precision": called}
-            rows.append(head | target_row(own, timed[name]))
+        for arm, own in ways.items():
+            head = {"training": label, "target": f"{target:g}", "precision": tables.called(arm)}
+            rows.append(head | target_row(own, ways_to(tables.timed_runs(number, arm), target)))
     if rows:
         section.table(rows, folded="Training until the same quality")
 
