@@ -27,7 +27,6 @@ from .words import (
     COLOURS,
     arm_name,
     bare,
-    listed,
     outcome_words,
     precision_name,
     span,
@@ -46,7 +45,8 @@ USUAL_WAY = {  # of settings that are ways
 }
 BOTH = {"compile_cuda_graph": ("compile", "cuda_graph")}  # a way of execution that adds two things
 ABOUT_STEPS = """A dot compares a step with the first one. Behind it stands what the step gains over
-the one before, so the gains multiply to the total. Lines are 95% intervals."""
+the one before, so the gains multiply to the total. Lines are 95% intervals. A larger batch is
+another training, so it is no step."""
 ADDED = {
     ("cuda_graph", "compile_cuda_graph"): "torch.compile",
     ("compile", "compile_cuda_graph"): "CUDA graph",
@@ -193,13 +193,6 @@ def steps_section(tables: Tables) -> Section:
         section.finding = f"Times as fast as {first}, all steps together: {', '.join(totals)}"
         section.chart(dots(rows), "ladder", section.finding)
         section.say(ABOUT_STEPS)
-        batches = [
-            size for step in tables.show["steps"] for size in as_list(step.get("batch_size", []))
-        ]
-        if batches:
-            section.say(
-                f"A larger batch ({listed(batches)}) is another training, so it is not a step here."
-            )
         cells = {
             "model": steps.ladder,
             "step": steps.label,
@@ -243,10 +236,11 @@ def steps_section(tables: Tables) -> Section:
     return section
 
 
-ABOUT_GROWTH = """The table compares each precision with the next simpler one, because only that
-shows what the precision itself adds. A training loss may end 0.02 nats higher, or 2% in perplexity;
-this bar was fixed before any run. A loss is inconclusive where equal runs scatter by as much as its
-distance from the bar."""
+ABOUT_GROWTH = """Upright lines are 95% intervals; a line is dashed where a point has none, because
+it rests on too few processes or machines. The table compares each precision with the next simpler
+one, because only that shows what the precision itself adds. A training loss may end 0.02 nats
+higher, or 2% in perplexity; this bar was fixed before any run. A loss is inconclusive where equal
+runs scatter by as much as its distance from the bar."""
 ABOUT_LARGEST = """Less memory for each sample allows a larger batch, so each precision ran at the
 largest that fits. Ratios are per sample, because the batches differ. A larger batch is another
 training, so see its last metric."""
@@ -468,14 +462,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     if len(fp8):
         figures.append(draw_lines(*families_as_arms(fp8), "times as fast as bf16 AMP"))
     section.chart(figures, "growth", section.finding or "Speed-up over what grows")
-    dashes = (
-        "A line is dashed where a point has no interval, because it rests on too few "
-        "processes or machines."
-    )
-    solid = "Upright lines are 95% intervals; most are shorter than a marker."
-    known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
-    lines = {solid: known.notna().any(), dashes: known.isna().any(), ABOUT_GROWTH: True}
-    section.say(" ".join(line for line, is_drawn in lines.items() if is_drawn))
+    section.say(ABOUT_GROWTH)
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [
