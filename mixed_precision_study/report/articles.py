@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ..judge.arms import peak_gib
-from ..judge.verdict import FEW_HOSTS
+from ..judge.verdict import FEW_HOSTS, range_tells_side
 from ..store.record import last_metric
 from .charts import SOFT, dots
 from .section import File, Section
@@ -113,7 +113,9 @@ def direction_of(row: Any) -> str:
 
 def held(theirs: float, ours: dict) -> str:
     """Return whether the direction of an article's ratio holds here, as a word or two."""
-    if ours["low"] and ours["low"] <= 1 <= ours["high"]:
+    ends = ours["low"], ours["high"]
+    ranged = ours["outcome"] == FEW_HOSTS and not range_tells_side(*ends, ours["hosts"])
+    if ranged or (ours["low"] and ours["low"] <= 1 <= ours["high"]):
         return "is undecided"
     up, down = (
         (ratio > 1 + TIME_MARGIN, ratio < 1 - TIME_MARGIN) for ratio in (theirs, ours["ratio"])

@@ -27,7 +27,7 @@ from .costs import (
 )
 from .files import place_of_project
 from .quality import quality_section
-from .results import MANY, days_of, method_section, numbers_section, sure_section
+from .results import MANY, days_of, method_section, numbers_section, sure_section, tilde_of
 from .section import Cards, Chart, File, Heading, Section
 from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
@@ -203,9 +203,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
 
 
 def number_of(bar: Any) -> str:
-    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
-    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
-    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+    """Return a ratio for a card: "1.70×", with "~" where its side of 1 is not told."""
+    return f"{tilde_of(bar)}{bar.ratio:.2f}×"
 
 
 def memory_words(saved: float) -> str:

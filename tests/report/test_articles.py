@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from drawn_reports import parts_of, read_all, rows_in, write_all
 
+from mixed_precision_study.judge.verdict import FEW_HOSTS
 from mixed_precision_study.report.articles import HOLDS, articles_section, held
 from mixed_precision_study.report.section import File
 
@@ -87,10 +88,14 @@ def test_the_csv_has_each_claim_and_what_is_known_of_it_here(section):
 def test_a_direction_holds_or_does_not_or_is_undecided():
     cases = [(1.3, 1.1, 1.01, 1.2), (1.3, 1.1, 0.9, 1.3), (0.8, 1.1, None, None)]
     found = [
-        held(theirs, {"ratio": ratio, "low": low, "high": high})
+        held(theirs, {"ratio": ratio, "low": low, "high": high, "outcome": ""})
         for theirs, ratio, low, high in cases
     ]
     assert found == [HOLDS, "is undecided", "does not hold"]
+    # that four machines agree is chance in one of eight cases
+    few = {"ratio": 1.1, "low": 1.01, "high": 1.2, "outcome": FEW_HOSTS}
+    ranges = [held(1.3, few | {"hosts": hosts}) for hosts in (4, 6)]
+    assert ranges == ["is undecided", HOLDS]
 
 
 OTHER = [{"dataset_used": "synthetic"}, {"device_type": "cpu", "gpu_name": None}]
