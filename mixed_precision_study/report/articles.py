@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from ..judge.arms import peak_gib
 from ..judge.verdict import FEW_HOSTS, range_tells_side
 from ..store.record import last_metric
 from .charts import SOFT, dots
@@ -18,8 +17,9 @@ from .words import LOOKS, count, short_name, span
 
 ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of the article, and
 for times only if it is eager, because the articles were. Each of their figures is a single run on
-older software. A 95% interval stands in ( ), and the range of machines in [ ]. `O2` and fp16 AMP
-stand in for each other. EfficientNet's article has images of its own."""
+older software. Memory is what nvidia-smi shows. A 95% interval stands in ( ), and the range of
+machines in [ ]. `O2` and fp16 AMP stand in for each other. EfficientNet's article has images of its
+own."""
 TWO = "{:.2f}"
 TIME_MARGIN = 0.05  # a smaller change of time counts as none
 HOLDS = "holds"  # of a direction
@@ -261,10 +261,10 @@ def as_text(value: Any) -> str:
 
 
 def figure_of(run: dict, quantity: str) -> float | None:
-    """Return the figure of a run that a published quantity is about; memory in GiB."""
+    """Return the figure of a run that a published quantity is about; memory in GiB, as nvidia-smi
+    shows it, because the articles read it there.
+    """
     if quantity in ("memory", "out of memory"):
-        return peak_gib(run)
-    if quantity == "card memory":
         return run["device_used_mib"] and run["device_used_mib"] / 1024
     if quantity == "largest batch":
         return run["batch_size_used"]
@@ -287,7 +287,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
     """Return a row for each training of an article: time and memory in one cell, and other
     figures in rows below.
     """
-    about = matched.quantity.where(~matched.quantity.isin(["time", "memory", "card memory"]), "")
+    about = matched.quantity.where(~matched.quantity.isin(["time", "memory"]), "")
     lines = []
     for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):
         first, ours = rows.iloc[0], rows.iloc[0].ours
@@ -351,11 +351,10 @@ def text_of(quantity: str, found: dict) -> str:
     if quantity == "largest batch":
         return f"{quantity} {change:.2f}×"
     if "memory" in quantity:
-        name = "card memory" if quantity == "card memory" else "memory"
         if pd.isna(base):
-            return f"{name} {value:.1f} GiB"
+            return f"memory {value:.1f} GiB"
         percent = f"{change - 1:+.0%}".replace("-", "−")
-        return f"{name} {'the same' if percent[1:] == '0%' else percent}"
+        return f"memory {'the same' if percent[1:] == '0%' else percent}"
     form = ".1%" if "accuracy" in quantity else ".3f"
     against = "" if pd.isna(base) else f" against {base:{form}}"
     return f"{quantity.removeprefix('train ')}: {value:{form}}{against}"

@@ -23,7 +23,7 @@ def tables(tmp_path_factory):
         ("wide_resnet28_10", "o2_fp16", 60.0, 8000.0, 0.7),
         ("wide_resnet28_10", "o3_fp16", 20.0, 4000.0, 0.9),  # where the article did not converge
         ("resnet18", "fp32", 30.0, 4000.0, 0.9),
-        ("resnet18", "amp_fp16", 20.0, 4000.0, 0.9),
+        ("resnet18", "o3_fp16", 20.0, 4000.0, 0.9),  # half weights without a master copy
         ("dpn92", "fp32", 30.0, 4000.0, 0.9),  # whose article has a loss that was not logged here
         ("dpn92", "o2_fp16", 20.0, 4000.0, 0.9),
     ):
@@ -32,6 +32,8 @@ def tables(tmp_path_factory):
             "metric": [0.5] * 9 + [best],
             "parameters": {"model": model, "max_steps": 100},
         }
+        if model == "resnet18":
+            facts["parameters"] |= {"keep_batchnorm_fp32": True}
         made_up.write_processes(
             made_up.make("cifar_resnet", precision, seconds=[seconds] * 10, **facts), folder
         )
@@ -55,17 +57,27 @@ def test_a_ratio_stands_beside_that_of_its_article(section):
     (rows,) = rows_in(section)
     found = {(row["Training"], row["Card"]): (row["There"], row["Here"]) for row in reversed(rows)}
     # size and direction in one row
-    here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −41%")
+    here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −34%")
     assert found["WideResNet-28-10, batch 128, fp16", "T4"] == here
     diverged = ("not converged", "best accuracy: 90.0% against 90.0%")
     assert diverged in [(row["There"], row["Here"]) for row in rows]
     assert not [row for row in rows if row["Card"] == "P100" or "DPN" in row["Training"]]
 
 
-def test_o2_and_fp16_amp_stand_in_for_each_other(section):
+def test_half_weights_stand_beside_the_article_that_has_them(section):
     row = rows_in(section)[0][0]
     assert (row["n"], row["Our card"], row["Article"][:8]) == (3, "H200", "CIFAR-10")
-    assert row["Here"] == "1.50× (1.50 to 1.50), memory the same, in fp16"
+    assert row["Here"] == "1.50× (1.50 to 1.50), memory the same"
+
+
+def test_o2_and_fp16_amp_stand_in_for_each_other(tmp_path):
+    facts = {"parameters": {"model": "wide_resnet28_10"}, "peak": 4000.0}
+    for name, seconds in (("fp32", 30.0), ("amp_fp16", 20.0)):
+        made = made_up.make("cifar_resnet", name, seconds=[seconds] * 10, **facts)
+        made_up.write_processes(made, tmp_path)
+    (rows,) = rows_in(articles_section(read_all(tmp_path, articles=True)))
+    found = [row["Here"] for row in rows if row["Training"].endswith("O2") and "×" in row["Here"]]
+    assert found == ["1.50× (1.50 to 1.50), memory the same, in fp16"]
 
 
 def test_the_csv_has_each_claim_and_what_is_known_of_it_here(section):
@@ -78,7 +90,7 @@ def test_the_csv_has_each_claim_and_what_is_known_of_it_here(section):
     speed, memory = claims["T4", "time"], claims["T4", "memory"]
     assert (speed.theirs, speed.ours, speed.low, speed.high) == (1.834, 2, 2, 2)
     assert (speed.n, speed.hosts) == (3, 1)
-    assert (memory.theirs, memory.ours) == (0.5789, 0.5924)
+    assert (memory.theirs, memory.ours) == (0.5789, 0.6632)
     accuracy, other = claims["T4", "best accuracy"], claims["P100", "time"]
     assert (accuracy.theirs, accuracy.ours) == (-0.015, 0)
     assert (other.testable, other.reason) == (False, "a P100 has no Tensor Cores")
@@ -109,12 +121,10 @@ OTHER += [
 def test_three_hosts_have_a_range_and_others_are_no_counterpart(tmp_path, fields):
     runs = []
     for host, own in enumerate((10.0, 15.0, 20.0)):
-        facts = {
-            "host_id": f"{host}",
-            "gpu_uuid": f"GPU-{host}",
-            "parameters": {"repeat": host},
-        } | fields
-        for name, seconds in (("fp32", 30.0), ("o2_fp16", own)):
+        own_settings = {"repeat": host, "keep_batchnorm_fp32": True}
+        facts = {"host_id": f"{host}", "gpu_uuid": f"GPU-{host}"} | fields
+        facts["parameters"] = own_settings | fields.get("parameters", {})
+        for name, seconds in (("fp32", 30.0), ("o3_fp16", own)):
             runs.append(made_up.make("cifar_resnet", name, seconds=[seconds], **facts))
     tables = read_all(tmp_path, *runs, articles=True)
     beside = [
