@@ -55,6 +55,7 @@ from .words import (
     plain,
     precision_name,
     said,
+    said_of_commits,
     said_of_limit,
     said_of_side,
     short,
@@ -320,6 +321,7 @@ def method_section(tables: Tables) -> Section:
             " state of their notebook than its newest. Those that run_all.py had set aside are left"
             " out, the others are used."
         )
+    section.say(said_of_commits(list(tables.trainings.record)))
     add_environment(section, tables)
     section.say(METHOD)
     return section

@@ -356,6 +356,17 @@ def said_of_side(hosts: int) -> str:
     )
 
 
+def said_of_commits(records: Sequence[dict]) -> str:
+    """Return in one sentence how many runs are of no clean commit that is known, or nothing."""
+    commits = [str(record["commit"]) for record in records]
+    counts = {
+        "of a commit with local changes": sum(commit.endswith("-dirty") for commit in commits),
+        "of a commit that is not known": commits.count("None"),
+    }
+    told = [f"{number} {words}" for words, number in counts.items() if number]
+    return f"Of {len(commits)} runs {' and '.join(told)}." if told else ""
+
+
 def said_of_made_up(records: Sequence[dict]) -> str:
     """Return in one sentence how many of the runs that trained did so on made-up data, and why,
     or nothing.
