@@ -193,8 +193,8 @@ def test_sorting_out_takes_as_long_as_there_are_killed_runs(monkeypatch, alike):
 
 def test_runs_of_no_clean_commit_are_counted(tmp_path):
     commits = ("a", "b-dirty", "b-dirty", None)
-    for repeat, commit in enumerate(commits):
-        facts = {"parameters": {"repeat": repeat}, "commit": commit}
+    for repeat, one in enumerate(commits):
+        facts = {"parameters": {"repeat": repeat}, "commit": one}
         write_all(tmp_path, made_up.make("cifar_resnet", "fp32", **facts))
     said = said_in(results.method_section(read_tables(tmp_path)))
     assert "Of 4 runs 2 of a commit with local changes and 1 of a commit that is not known" in said
