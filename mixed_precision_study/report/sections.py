@@ -220,8 +220,11 @@ def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
     devices = {str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}
-    full = {str(one["torch_version"]) for one in records if one["torch_version"]}
-    versions = {".".join(version.split(".")[:2]) for version in full}
+    versions = {
+        ".".join(str(one["torch_version"]).split(".")[:2])
+        for one in records
+        if one["torch_version"]
+    }
     hosts = len(set(tables.trainings.host) - {""})
     parts = [
         listed(sorted(devices), "and"),
