@@ -175,7 +175,9 @@ def setting_name(name: str, value: object) -> str:
     if name == "scaler":
         return "loss scaler on the GPU" if value == "device" else "usual loss scaler"
     if name == "rounding":
-        return f"{value} rounding"
+        return {"kahan": "Kahan sums", "fp32_copy": "fp32 copy"}.get(str(value), f"{value} rounding")
+    if name == "moments":
+        return f"moments {str(value).replace('_', ' ')}"
     if name == "optimizer":
         return str(value)
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
