@@ -51,7 +51,7 @@ class DeviceOptimizer:
             raise Unsupported(
                 f"on the device an optimizer has neither {' nor '.join(self.lacking)}"
             )
-        self.rounding = rounding
+        self.rounding, self.moments = rounding, moments
         self.weights = list(itertools.chain(*(group["params"] for group in groups)))
         self.param_groups = []
         self.state: dict[torch.Tensor, dict] = {}
@@ -61,10 +61,14 @@ class DeviceOptimizer:
             names = self.buffers if group.get("momentum", True) else ()
             for weight in group["params"]:
                 if weight.requires_grad:
-                    kept = {name: torch.zeros_like(weight, dtype=moments) for name in names}
-                    if rounding in REMAINDERS and weight.dtype != torch.float32:
-                        kept["remainder"] = torch.zeros_like(weight, dtype=REMAINDERS[rounding])
-                    self.state[weight] = kept
+                    self.state[weight] = self.zeros_for(weight, names)
+
+    def zeros_for(self, weight: torch.Tensor, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        """Return the buffers of a weight."""
+        types = dict.fromkeys(names, self.moments)
+        if self.rounding in REMAINDERS and weight.dtype != torch.float32:
+            types["remainder"] = REMAINDERS[self.rounding]
+        return {name: torch.zeros_like(weight, dtype=dtype) for name, dtype in types.items()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. keep_masters() replaces this method if the weights are master
@@ -94,12 +98,15 @@ class DeviceOptimizer:
                     by_dtype.setdefault(weight.dtype, []).append(self.flat(weight))
             for rows in by_dtype.values():
                 columns = [list(column) for column in zip(*rows, strict=True)]
-                types = {column[0].dtype for column in columns}
-                usual = self.rounding == "nearest" and group["lr"].device.type != "cpu"
-                if types == {torch.float32} or (usual and len(types) == 1):
-                    self.update(group, columns, found_inf)
-                else:
-                    self.update_in_fp32(group, columns, found_inf)
+                update = self.update if self.is_usual(columns) else self.update_in_fp32
+                update(group, columns, found_inf)
+
+    def is_usual(self, columns: list[list]) -> bool:
+        """Return whether PyTorch's fused kernel updates these tensors as they are to be."""
+        types = {column[0].dtype for column in columns}
+        on_gpu = columns[0][0].device.type != "cpu"
+        usual = self.rounding == "nearest" and on_gpu and len(types) == 1
+        return usual or types == {torch.float32}
 
     def flat(self, weight: torch.Tensor) -> list[torch.Tensor]:
         """Return flat views of a weight, its gradient and its buffers, all in the weight's order
@@ -127,14 +134,17 @@ class DeviceOptimizer:
             torch._foreach_add_(exact[0], exact.pop())
         self.update(group, exact, found_inf)
         for place in (0, *range(2, len(columns))):
-            values = exact[place]
-            if self.rounding == "stochastic" and columns[place][0].dtype == torch.bfloat16:
-                values = [rounded_at_random(value) for value in values]
-            if values[0] is not columns[place][0]:
-                torch._foreach_copy_(columns[place], values)
+            if exact[place][0] is not columns[place][0]:
+                torch._foreach_copy_(columns[place], self.rounded(exact[place]))
         if remainders:
             torch._foreach_sub_(exact[0], columns[0])
             torch._foreach_copy_(remainders, exact[0])
+
+    def rounded(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return fp32 values as they are to be copied to 16 bits, which rounds to the nearest."""
+        if self.rounding != "stochastic":
+            return values
+        return [rounded_at_random(value) for value in values]
 
 
 class DeviceSGD(DeviceOptimizer):
