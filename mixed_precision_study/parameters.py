@@ -52,6 +52,7 @@ OfATraining = Literal[
     "moments",
     "loss_scale",
     "keep_batchnorm_fp32",
+    "seed",
 ]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {
@@ -147,6 +148,10 @@ class Common(Parameters):
     """of bf16_true; all but "nearest" keep small updates"""
     moments: Literal["as_weights", "fp32", "bf16", "8bit"] = "as_weights"
     """type of the optimizer's state; "8bit" needs torchao"""
+    init_from: Text = ""
+    """file of weights in data_dir to begin with, as save_to writes it"""
+    save_to: Text = ""
+    """beginning of a file name in data_dir for the trained weights; "" writes none"""
     repeat: Whole = 0
     """number of this repetition, which run_all.py sets; only the first one explains"""
 

@@ -25,7 +25,7 @@ from ..store.reading import read_records
 from ..store.record import comparison_key, data_asked_for
 
 MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
-# what `show` may hold beside over, with and steps
+# what `show` may hold beside over, with, explained and steps
 FLAGS = ("quality", "articles", "inference", "execution")
 # letters of which neither markup nor mathematics can be made
 PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")
@@ -173,7 +173,11 @@ def can_show(key: str, value: Any) -> bool:
         return labelled and all(
             are_usual(word) for step in steps for word in (*step, *step.values())
         )
-    return are_usual(value) if key in ("over", "with") else key in FLAGS and value is True
+    if key == "explained" and not isinstance(value, list):
+        return False
+    if key in ("over", "with", "explained"):
+        return are_usual(value)
+    return key in FLAGS and value is True
 
 
 def are_usual(values: Any) -> bool:

@@ -65,7 +65,7 @@ class Run(NamedTuple):
         for way in self.ways:
             way = settings | way
             words.append(f"{way['execution']} {' '.join(way['precisions'])}")
-        return ", ".join(words)
+        return ", ".join(dict.fromkeys(words))
 
     @property
     def record_paths(self) -> dict[str, Path]:
