@@ -619,6 +619,17 @@ def asked_for(precision: str) -> set[str] | None:
     return {*names} - ({"update"} if has_none else set())
 
 
+def those_asked_for(record: RunRecord, stages: list[tuple]) -> list[tuple]:
+    """Return the stages (part, function) that a study asks for, and note that of the others."""
+    asked = asked_for(record.precision)
+    if asked is None:
+        return stages
+    leave_unexplained(record, NOT_ASKED)
+    for what in asked:
+        setattr(record, f"{what}_reason", None)
+    return [one for one in stages if one[0] in asked]
+
+
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
     mode = PRECISIONS[record.precision]
@@ -659,11 +670,7 @@ def explain(
     if not (given_study() or {}).get("show", {}).get("inference"):
         del stages[0]
         record.inference_reason = NOT_ABOUT_INFERENCE
-    asked = asked_for(record.precision)
-    for what, measure in stages:
-        if asked is not None and what not in asked:
-            setattr(record, f"{what}_reason", NOT_ASKED)
-            continue
+    for what, measure in those_asked_for(record, stages):
         try:
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):

@@ -173,11 +173,9 @@ def can_show(key: str, value: Any) -> bool:
         return labelled and all(
             are_usual(word) for step in steps for word in (*step, *step.values())
         )
-    if key == "explained" and not isinstance(value, list):
-        return False
-    if key in ("over", "with", "explained"):
-        return are_usual(value)
-    return key in FLAGS and value is True
+    if key == "explained":
+        return isinstance(value, list) and are_usual(value)
+    return are_usual(value) if key in ("over", "with") else key in FLAGS and value is True
 
 
 def are_usual(values: Any) -> bool:

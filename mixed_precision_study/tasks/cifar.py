@@ -58,7 +58,7 @@ def load(settings: Any, device: torch.device) -> "Cifar":
         find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
         images = found_or_made_up(settings.dataset, name, find, make_up, advice)
     if half:
-        images = half_of(*images, half)
+        images = half_of(half, *images)
     return announced(Cifar(settings, device, *images))
 
 
@@ -145,7 +145,7 @@ class Cifar(ImageData):
         return ImageOps.scale(self.picture(10), max(1, 64 // self.side), Image.Resampling.NEAREST)
 
 
-def half_of(images: tuple, source: str, used: str, half: str) -> tuple:
+def half_of(half: str, images: tuple, source: str, used: str) -> tuple:
     """Return what Cifar takes, of the first half "a" of the classes or the other half."""
     *parts, classes = images
     count = len(classes) // 2
