@@ -84,8 +84,8 @@ NOT_ASKED = "its study asks for other explanations alone"
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-OF_EXPERIMENT = {"precisions", "channels_last", "cudnn_benchmark", "seed"}
-FOR_TRAINER = {*get_args(OfATraining)} - OF_EXPERIMENT
+OF_OTHERS = {"precisions", "channels_last", "cudnn_benchmark", "fused", "seed"}
+FOR_TRAINER = {*get_args(OfATraining)} - OF_OTHERS
 
 
 @dataclass
@@ -596,7 +596,7 @@ class Experiment:
 
 
 def begin_with(model: torch.nn.Module, file: Path) -> None:
-    """Give a model the weights of a file. Raise UserError where they are not those of this model."""
+    """Give a model the weights of a file. Raise UserError where they are another model's."""
     try:
         found = model.load_state_dict(torch.load(file, "cpu", weights_only=True), strict=False)
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:

@@ -52,6 +52,7 @@ OfATraining = Literal[
     "moments",
     "loss_scale",
     "keep_batchnorm_fp32",
+    "fused",
     "seed",
 ]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own

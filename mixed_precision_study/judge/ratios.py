@@ -188,6 +188,22 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     }
 
 
+def interaction(base: list[dict], first: list[dict], second: list[dict], both: list[dict]) -> dict:
+    """Return how many times what the second setting gains alone it gains beside the first one, 1
+    where it does not matter, with interval_of() it; {} where no repetition has all four arms.
+    """
+    alone, beside = (
+        {
+            pairing_of(own): logarithm_of(ratio)
+            for own, other in paired_runs(*sides)
+            if (ratio := total_ratio(own, other))
+        }
+        for sides in ((second, base), (both, first))
+    )
+    apart = [beside[key] - alone[key] for key in alone if key in beside]
+    return {"ratio": exponential(fmean(apart)), **interval_of(apart)} if apart else {}
+
+
 def is_graph(record: dict) -> bool:
     """Return whether a run replays a CUDA graph, which hardly waits for its CPU."""
     return "cuda_graph" in (record["settings"].get("execution") or "")
