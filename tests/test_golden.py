@@ -143,9 +143,7 @@ def test_every_trace_has_been_recorded():
     }
     assert set(GOLDEN) - {"machine"} == wanted
     on_gpu = {
-        name
-        for one in ON_GPU
-        for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)
+        name for one in ON_GPU for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)
     }
     assert set().union(*ON_GPU.values()) - {"machine"} == on_gpu
 
