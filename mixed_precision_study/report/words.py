@@ -57,11 +57,6 @@ def span(numbers: Collection[float], form: str = "{}") -> str:
     )
 
 
-def times(ratio: float) -> str:
-    """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
-    return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
-
-
 # key of a precision: (short name, full name), in the order of every table and chart
 NAMES = {
     "fp32": ("fp32", "fp32"),
