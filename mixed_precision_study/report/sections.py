@@ -28,7 +28,7 @@ from .costs import (
 )
 from .files import place_of_project
 from .quality import quality_section
-from .results import MANY, days_of, method_section, numbers_section, sure_section
+from .results import MANY, days_of, method_section, numbers_section, sure_section, tilde_of
 from .section import Cards, Chart, File, Heading, Section
 from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
@@ -202,9 +202,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
 
 
 def number_of(bar: Any) -> str:
-    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
-    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
-    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+    """Return a ratio for a card: "1.70×", with "~" where its side of 1 is not told."""
+    return f"{tilde_of(bar)}{bar.ratio:.2f}×"
 
 
 def memory_words(saved: float) -> str:
@@ -219,8 +218,11 @@ def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
     devices = {str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}
-    full = {str(one["torch_version"]) for one in records if one["torch_version"]}
-    versions = {".".join(version.split(".")[:2]) for version in full}
+    versions = {
+        ".".join(str(one["torch_version"]).split(".")[:2])
+        for one in records
+        if one["torch_version"]
+    }
     hosts = len(set(tables.trainings.host) - {""})
     parts = [
         listed(sorted(devices), "and"),
