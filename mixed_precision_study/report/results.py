@@ -526,7 +526,7 @@ def conclusion(tables: Tables) -> str:
     answer = f"{model_name(run)} {way}: {listed(amounts, 'and')} as fast as {precision_name(base)}"
     shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
     if len(shares) == len(gains):
-        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its memory"
+        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its peak memory"
     return f"{answer}."
 
 

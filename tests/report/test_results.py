@@ -88,7 +88,7 @@ def test_sentences_and_conclusion_have_the_numbers_of_the_table(of_three):
     assert "fp16 AMP: the GPU is idle 50%" in text
     answer = results.conclusion(results.tables_of(of_three))
     assert " in eager mode: " in answer and "2.00 times as fast as TF32" in answer
-    assert answer.endswith("0.50 of its memory.")
+    assert answer.endswith("0.50 of its peak memory.")
 
 
 def test_what_did_not_train_has_no_ratio():
