@@ -52,6 +52,7 @@ OfATraining = Literal[
     "loss_scale",
     "keep_batchnorm_fp32",
     "fused",
+    "seed",
 ]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {

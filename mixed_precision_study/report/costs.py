@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pandas as pd
 
 from ..judge.arms import energy_share
-from ..judge.bottleneck import ARITHMETIC, find_bottleneck, remedies_of
+from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
 from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
 from .section import Section, spans, texts
 from .tables import Tables, bars_of
-from .words import LIMITS, bare, listed, precision_name, short, span, tried
+from .words import LIMITS, bare, listed, precision_name, shares, short, span, tried
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -100,8 +100,9 @@ def time_section(tables: Tables) -> Section:
 ABOUT_WHY = """One training step in milliseconds, on one scale per model. *Arithmetic* is
 convolution, matrix multiplication and attention. *Other kernels* normalise, convert layouts, copy,
 or work element by element. While the GPU is *idle*, no kernel runs: it waits for the CPU, which
-launches them one by one. AMP shortens the arithmetic, but every cast is one more kernel to launch.
-A CUDA graph launches the whole step at once, so the shorter arithmetic shows."""
+launches them one by one. AMP shortens the arithmetic, which saves no time where the GPU waits
+anyway, and its casts are kernels, too. A CUDA graph launches the whole step at once, so the shorter
+arithmetic shows."""
 # legible on white and on black
 STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}
 
@@ -146,6 +147,16 @@ def why_section(tables: Tables) -> Section:
     shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
     add_bars(section, shown, "step_time", STEP_PARTS)
     section.table(limits_of(steps))
+    cells = {
+        "model": steps["name"],
+        "way": steps.run,
+        ", ".join(tables.axis.settings): steps.short,
+        "kernels": [
+            run["kernels_per_step"] and round(run["kernels_per_step"]) for run in steps.record
+        ],
+        "largest other kernels": [shares(longest_others(record)) for record in steps.record],
+    }
+    section.table(cells, "Kernels of each step")
     return section
 
 

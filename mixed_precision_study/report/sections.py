@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from ..judge.axis import grouped
+from ..judge.bottleneck import IDLE
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
@@ -244,21 +245,23 @@ def worked(tables: Tables) -> pd.DataFrame:
 
 
 def what_waits(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return what to run next where AMP gained little in eager mode, the best that was run;
-    else "".
+    """Return what to run next where AMP gained little in eager mode, the best that was run, and
+    the GPU waited; else "".
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
     best = best_of(tables, bars).set_index(keys).way
-    gains = eager.groupby(keys, sort=False).ratio.max()
-    gains = gains[(gains < LITTLE_GAIN) & (best.reindex(gains.index).fillna("eager") == "eager")]
-    if gains.empty:
+    waiting = []
+    for key, amp in eager.groupby(keys, sort=False):
+        little = amp.ratio.max() < LITTLE_GAIN and amp.idle.min() >= IDLE
+        if little and best.get(key, "eager") == "eager":
+            waiting.append(f"{bare(key[0])} (idle {span(100 * amp.idle, '{:.0f}')}%)")
+    if not waiting:
         return ""
-    waiting = plain(listed([bare(model) for model, _ in gains.index], "and"))
     return (
-        f"AMP gained little for {waiting}, because in eager mode the GPU"
-        " waits for the CPU. As a CUDA graph it does not wait, so measure that next, too:"
-        " `python run_all.py quick`."
+        f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
+        " waits for the CPU. A larger batch or a CUDA graph ends that, so measure the graph"
+        " next, too: `python run_all.py quick`."
     )
 
 
