@@ -103,7 +103,8 @@ def usual(text: str) -> str:
 
 Usual = Annotated[str, AfterValidator(usual)]
 Value = bool | int | float | Usual
-Values = Value | Annotated[list[Value], Field(min_length=1)]
+List = Annotated[list[Value], Field(min_length=1)]
+Values = Value | List
 
 
 def labelled(step: dict) -> dict:
@@ -117,6 +118,7 @@ def labelled(step: dict) -> dict:
 SHOWN: dict[str, Any] = {
     "over": Values,
     "with": Values,
+    "explained": List,
     "steps": list[Annotated[dict[Usual, Values], AfterValidator(labelled)]],
     **dict.fromkeys(("quality", "articles", "inference", "execution"), Literal[True]),
 }

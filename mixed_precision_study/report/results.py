@@ -22,7 +22,7 @@ from ..judge.bottleneck import find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES, interaction
-from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED
+from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, range_tells_side
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
 from .section import Section, Sentence, ratio_texts, spans, texts
@@ -47,7 +47,9 @@ from .words import (
     plain,
     precision_name,
     said,
+    said_of_commits,
     said_of_limit,
+    said_of_side,
     short,
     span,
     tried,
@@ -108,27 +110,34 @@ def interactions(tables: Tables) -> Iterator[str]:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where 1
-    lies in it.
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where
+    that does not tell its side of 1.
     """
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
     if pd.isna(row.low):
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
-    unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
     digits = 1 if row.high >= 10 else 2  # seven columns fit
-    return f"{unsure}{row.ratio:.{digits}f} ({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
+    ends = f"({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
+    return f"{tilde_of(row)}{row.ratio:.{digits}f} {ends}"
 
 
 def range_of_hosts(row: Any) -> str:
-    """Return the median of the machines' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1
-    lies between them.
+    """Return the median of the machines' ratios with their ends: "~1.08 [1.05–1.23]"."""
+    return f"{tilde_of(row)}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
+
+
+def tilde_of(row: Any) -> str:
+    """Return "~" where it is not told on which side of 1 a ratio lies, else nothing.
+
+    A ratio that has neither an interval nor a range says by other marks that nothing is told.
     """
-    return (
-        f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} "
-        f"[{row.lowest:.2f}–{row.highest:.2f}]"
-    )
+    if row.outcome == FEW_HOSTS:
+        sure = range_tells_side(row.lowest, row.highest, row.hosts)
+    else:
+        sure = row.outcome in DIFFERENT or pd.isna(row.low) or not row.low <= 1 <= row.high
+    return "" if sure else "~"
 
 
 def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
@@ -190,7 +199,7 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             f"[ ] holds the lowest and highest of {count(fewest, 'machine')} or more around "
             "their median, because eager"
             f" times belong to a machine. Of further machines up to {2 / (fewest + 1):.0%} are "
-            "expected outside."
+            f"expected outside. {said_of_side(fewest)}"
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
@@ -307,6 +316,7 @@ def method_section(tables: Tables) -> Section:
             " state of their notebook than its newest. Those that run_all.py had set aside are left"
             " out, the others are used."
         )
+    section.say(said_of_commits(list(tables.trainings.record)))
     add_environment(section, tables)
     section.say(METHOD)
     return section

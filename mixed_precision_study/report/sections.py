@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ..judge.axis import grouped
+from ..judge.axis import arm_named, grouped
 from ..judge.bottleneck import IDLE
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
@@ -28,9 +28,9 @@ from .costs import (
 )
 from .files import place_of_project
 from .quality import quality_section
-from .results import MANY, days_of, method_section, numbers_section, sure_section
+from .results import MANY, days_of, method_section, numbers_section, sure_section, tilde_of
 from .section import Cards, Chart, File, Heading, Section
-from .settings import growth_section, steps_section
+from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
 from .words import (
     AMP,
@@ -202,9 +202,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
 
 
 def number_of(bar: Any) -> str:
-    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
-    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
-    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+    """Return a ratio for a card: "1.70×", with "~" where its side of 1 is not told."""
+    return f"{tilde_of(bar)}{bar.ratio:.2f}×"
 
 
 def memory_words(saved: float) -> str:
@@ -219,8 +218,11 @@ def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
     devices = {str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}
-    full = {str(one["torch_version"]) for one in records if one["torch_version"]}
-    versions = {".".join(version.split(".")[:2]) for version in full}
+    versions = {
+        ".".join(str(one["torch_version"]).split(".")[:2])
+        for one in records
+        if one["torch_version"]
+    }
     hosts = len(set(tables.trainings.host) - {""})
     parts = [
         listed(sorted(devices), "and"),
@@ -250,18 +252,47 @@ def what_waits(tables: Tables, bars: pd.DataFrame) -> str:
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
-    best = best_of(tables, bars).set_index(keys).way
+    best = best_of(tables, bars).set_index(keys)
+    ways: dict[str, list[str]] = {}
     waiting = []
-    for key, amp in eager.groupby(keys, sort=False):
-        little = amp.ratio.max() < LITTLE_GAIN and amp.idle.min() >= IDLE
-        if little and best.get(key, "eager") == "eager":
-            waiting.append(f"{bare(key[0])} (idle {span(100 * amp.idle, '{:.0f}')}%)")
-    if not waiting:
-        return ""
-    return (
-        f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
-        " waits for the CPU. A larger batch or a CUDA graph ends that, so measure the graph"
-        " next, too: `python run_all.py quick`."
+    gains = eager.groupby(keys, sort=False).agg(gain=("ratio", "max"), idle=("idle", "min"))
+    waits = gains[(gains.gain < LITTLE_GAIN) & (gains.idle >= IDLE)].idle
+    for key in gains.index:
+        name = bare(key[0])
+        if key in best.index and best.way[key] != "eager":
+            ways.setdefault(parameters_of(tables, best.comparison[key]), []).append(name)
+        elif key in waits:
+            waiting.append(f"{name} (at least {waits[key]:.0%} idle)")
+    said = []
+    if ways:
+        # with such parameters quick would train in this way several times
+        study = plain(tables.name or "quick")
+        study = "reference" if study.startswith("quick") else study
+        commands = [
+            f"`python run_all.py {study} {words}` ({plain(listed(names, 'and'))})"
+            for words, names in ways.items()
+        ]
+        said.append(
+            "The numbers above are not of PyTorch's usual eager mode, which is slower here. "
+            f"These commands train as they were trained: {'; '.join(commands)}."
+        )
+    if waiting:
+        said.append(
+            f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
+            " waits for the CPU. A larger batch or a CUDA graph ends that, so measure the graph"
+            " next, too: `python run_all.py quick`."
+        )
+    return " ".join(said)
+
+
+def parameters_of(tables: Tables, comparison: int) -> str:
+    """Return the parameters in which a way differs from the usual one, as run_all.py takes them."""
+    settings = tables.comparisons.settings[comparison]
+    given = {name: settings.get(name, usual) for name, usual in USUAL_WAY.items()}
+    return " ".join(
+        f"-p {name} {arm_named([value])}"
+        for name, value in given.items()
+        if value not in (None, USUAL_WAY[name])
     )
 
 

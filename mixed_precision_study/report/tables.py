@@ -411,12 +411,12 @@ def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
-    """Return the base runs lent to stochastic rounding, which concerns bf16_true alone."""
+    """Return the base runs lent to other rounding, which concerns bf16_true alone."""
     by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []
     for number, runs in enumerate(groups):
         key = dict(axis.rest_of(runs[0]))
-        if key.get("rounding") == '"stochastic"':
+        if key.get("rounding") not in (None, '"nearest"'):
             nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
             wanted = set(axis.bases) - grouped(runs, axis.arm_of).keys()
             lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]

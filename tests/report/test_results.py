@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import IPython.display
 import made_up_records as made_up
@@ -9,6 +10,7 @@ import matplotlib.pyplot as plt
 import pytest
 from drawn_reports import drawn_bars
 
+from mixed_precision_study.judge.verdict import FEW_HOSTS
 from mixed_precision_study.report import results
 
 FACTS = {"peak_allocated_mib": 2048.0, "data_on_device_mib": 1024.0, "metric": [0.5, 0.9]}
@@ -45,6 +47,16 @@ def of_three():
     for record, place in zip(records, (2, 1, 0), strict=True):
         record.runs_before_in_process = place
     return records
+
+
+@pytest.mark.parametrize(
+    "hosts, lowest, mark, share",
+    [(3, 1.1, "~", "25%"), (4, 1.1, "~", "12.5%"), (6, 1.1, "", "3.12%"), (6, 0.9, "~", "3.12%")],
+)
+def test_a_range_tells_its_side_of_1_from_six_machines_on(hosts, lowest, mark, share):
+    row = SimpleNamespace(outcome=FEW_HOSTS, ratio=1.2, lowest=lowest, highest=1.3, hosts=hosts)
+    assert results.range_of_hosts(row) == f"{mark}1.20 [{lowest:.2f}–1.30]"
+    assert f" {share} of equal pairs" in results.said_of_side(hosts)
 
 
 def test_pictures_have_the_seconds_and_memory(of_three):
