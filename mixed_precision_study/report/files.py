@@ -117,6 +117,7 @@ def labelled(step: dict) -> dict:
 SHOWN: dict[str, Any] = {
     "over": Values,
     "with": Values,
+    "explained": list[Value],
     "steps": list[Annotated[dict[Usual, Values], AfterValidator(labelled)]],
     **dict.fromkeys(("quality", "articles", "inference", "execution"), Literal[True]),
 }

@@ -411,12 +411,12 @@ def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
-    """Return the base runs lent to stochastic rounding, which concerns bf16_true alone."""
+    """Return the base runs lent to other rounding, which concerns bf16_true alone."""
     by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []
     for number, runs in enumerate(groups):
         key = dict(axis.rest_of(runs[0]))
-        if key.get("rounding") == '"stochastic"':
+        if key.get("rounding") not in (None, '"nearest"'):
             nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
             wanted = set(axis.bases) - grouped(runs, axis.arm_of).keys()
             lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]
@@ -429,6 +429,8 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """
     epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
+    measured = record if ok else dict.fromkeys(record)
+    card, busy = measured["device_used_mib"], measured["gpu_busy_fraction"]
     return {
         "run_id": record["run_id"],
         "path": record.get("path", ""),
@@ -444,16 +446,12 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",
         "seconds": statistics.fmean(epochs) if ok else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
-        "gib": peak_gib(record) if ok else None,
-        "card_gib": record["device_used_mib"] / 1024
-        if ok and record["device_used_mib"] is not None
-        else None,
-        "joules": record["joules_per_1000_samples"] if ok else None,
+        "gib": peak_gib(measured),
+        "card_gib": None if card is None else card / 1024,
+        "joules": measured["joules_per_1000_samples"],
         "metric": last_metric(record),
         "loss": (record["train_loss"] or [None])[-1],
-        "idle": 1 - record["gpu_busy_fraction"]
-        if ok and record["gpu_busy_fraction"] is not None
-        else None,
+        "idle": None if busy is None else 1 - busy,
         "step_ms": record["step_ms_median"],
         "disturbed": bool(flags_of(record)),
         "record": record,
