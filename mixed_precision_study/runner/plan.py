@@ -264,7 +264,8 @@ def swept_settings(
     for values in itertools.product(*swept.values()):
         combination = cell | entry.parameters | dict(zip(swept, values, strict=True)) | asked
         ways = [
-            checked_for(name, combination | way | asked, declared, lacking) for way in entry.ways
+            checked_for(name, combination | way | asked, declared, lacking)
+            for way in itertools.chain(*map(each_of, entry.ways))
         ]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
         trainings = entry.repeats * count * sum(len(way["precisions"]) for way in ways)
@@ -273,6 +274,18 @@ def swept_settings(
             Setting(path, ways, names, range(first, first + repeats), entry.minutes / trainings)
         )
     return settings
+
+
+def each_of(way: dict) -> Iterator[dict]:
+    """Yield the ways that one stands for: a list of values stands for each of them, but for the
+    precisions.
+    """
+    lists = [
+        value if isinstance(value, list) and name != "precisions" else [value]
+        for name, value in way.items()
+    ]
+    for values in itertools.product(*lists):
+        yield dict(zip(way, values, strict=True))
 
 
 def checked_for(
