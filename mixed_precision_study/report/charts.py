@@ -143,7 +143,7 @@ def framed(
 
 
 def dots(rows: pd.DataFrame) -> list[Figure]:
-    """Draw ratios, a figure for each `panel`. The axes of all are alike, so that panels can be
+    """Draw ratios, a figure for each `panel` and task. All axes are alike, so that panels can be
     compared by eye.
 
     rows has one row for each dot, with these columns:
@@ -166,7 +166,8 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
     most = max(MOST_RATIO, reach.max())
     least = min(least, most**-0.22)  # room for the word at the left of 1
     with chart_style():
-        return [draw_dots(panel, (least, most)) for _, panel in rows.groupby("panel", sort=False)]
+        panels = rows.groupby(["panel", "about"], sort=False)
+        return [draw_dots(panel, (least, most)) for _, panel in panels]
 
 
 def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
