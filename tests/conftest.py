@@ -13,6 +13,7 @@ import matplotlib
 import notebook_cells
 import pytest
 import torch
+from pytest import fixture, mark
 from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
@@ -66,7 +67,7 @@ def results(name):
 
 
 def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text())
 
 
 def read_notebook(name):
@@ -114,18 +115,16 @@ def pytest_collection_modifyitems(items):
         if item.path.parent.name in NUMBERS:
             item.add_marker("any_python")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason="no GPU"))
+            item.add_marker(mark.skip(reason="no GPU"))
         elif item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
-            item.add_marker(
-                pytest.mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py")
-            )
+            item.add_marker(mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py"))
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
     items.sort(
         key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow"))
     )
 
 
-@pytest.fixture(autouse=True, scope="module")
+@fixture(autouse=True, scope="module")
 def quick_collections():
     """Spare the many objects of what was imported so far from being looked through whenever
     memory is cleaned up.
@@ -138,7 +137,7 @@ def pytest_sessionfinish():
     gc.unfreeze()
 
 
-@pytest.fixture(autouse=True)
+@fixture(autouse=True)
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings
     of the shell.
@@ -148,7 +147,7 @@ def in_empty_folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(autouse=True)
+@fixture(autouse=True)
 def no_search(request, monkeypatch):
     """On a GPU cuDNN searches for built cases and tests marked `searches` alone, because that
     takes longest.

@@ -5,22 +5,22 @@ from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
-import pytest
 import quoted
 import tables
 import torch
 import yaml
 from conftest import ROOT
+from pytest import approx, mark, raises
 
 from mixed_precision_study import __version__
 
 OUTPUTS = ROOT / "outputs"
-ANSWERS = sorted((ROOT / "docs" / "answers").glob("*.md"))
+ANSWERS = sorted((ROOT / "docs/answers").glob("*.md"))
 FOLDERS = sorted(path.parent for path in OUTPUTS.rglob("trainings.csv"))
 PAGES = [path for path in tables.pages(ROOT) if path.suffix == ".md"]
 PHONE, CELL = 358, 27  # pixels: measured in a browser, with GitHub's style
 LETTERS = dict.fromkeys("fijlrtI.,:;|()[]-/ ", 4.6) | dict.fromkeys("mwMW%~", 12.5)
-LINES = ROOT / "docs" / "answers" / "which-lines-do-i-add.md"
+LINES = ROOT / "docs/answers/which-lines-do-i-add.md"
 
 
 def prose_of(text):
@@ -65,12 +65,12 @@ def longest(cell):
 
 def code_of(path):
     """Return the Python code of a page, of which there is one block."""
-    (code,) = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
     return code
 
 
 def test_the_readme_is_short():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text()
     # comments and tags count, too, but no badges, which are pictures
     shown = re.sub(r"(?s)```.*?```|\]\([^)]*\)", "", tables.BADGES.sub("", text))
     assert len(shown.split()) <= 450
@@ -78,43 +78,43 @@ def test_the_readme_is_short():
 
 
 def test_what_we_found_is_short():
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/results.md").read_text()
     assert words_of(prose_of(text)) <= 800
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_has_no_wide_table_and_no_long_sentence(path):
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text()
     found = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert [table for table in found if width_of(table) > PHONE] == []
     assert [one for one in sentences_of(text) if words_of(one) > 25] == []
 
 
 def test_a_wide_table_and_a_long_sentence_are_found():
-    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 8.7)
+    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == approx(2 * 27 + 7 * 8.7)
     assert longest(" [resnet-18](a/long/address.md)<!--name--> ") == longest("resnet-")
     assert [words_of(one) for one in sentences_of("One is. Two, it is (so)\n- Three.")] == [2, 4, 1]
 
 
-@pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
+@mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
 def test_an_answer_has_its_form_and_length(path):
-    title, _, answer, *_ = path.read_text(encoding="utf-8").splitlines()
-    text = path.read_text(encoding="utf-8").partition("\n## ")[0]
+    title, _, answer, *_ = path.read_text().splitlines()
+    text = path.read_text().partition("\n## ")[0]
     assert title.endswith("?")
     assert answer.startswith("**") and quoted.QUOTED.search(answer)
     tables_there = re.findall(r"^\|[-|]+\|$", text, re.MULTILINE)
     assert (text.count("<picture>"), len(tables_there)) == (1, 1)
     assert re.search(r"^    python ", text, re.MULTILINE)
-    assert words_of(prose_of(path.read_text(encoding="utf-8"))) <= 350
+    assert words_of(prose_of(path.read_text())) <= 350
 
 
 def finding_of(folder):
-    return (folder / "README.md").read_text(encoding="utf-8").split("\n\n")[1]
+    return (folder / "README.md").read_text().split("\n\n")[1]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_each_number_of_a_finding_is_recomputed(folder):
-    text, finding = (folder / "README.md").read_text(encoding="utf-8"), finding_of(folder)
+    text, finding = (folder / "README.md").read_text(), finding_of(folder)
     assert text.partition("\n")[0].rstrip(")").split(" (")[0].endswith("?")
     assert finding.startswith("**")
     written = {name: value for name, value in re.findall(r"<!--(\w+)-->(.*?)<!--/-->", finding)}
@@ -124,8 +124,8 @@ def test_each_number_of_a_finding_is_recomputed(folder):
     assert quoted.uncovered(finding) == []
 
 
-@pytest.mark.parametrize(
-    ("sentence", "left"),
+@mark.parametrize(
+    "sentence, left",
     [
         ("ResNet-18 gains <!--a-->1.5<!--/--> times in fp16 on an H100.", []),
         ("WideResNet-28-10 gains 1.5 times over 2,048 images.", ["1.5", "2,048"]),
@@ -147,7 +147,7 @@ def test_numbers_say_where_they_are_from(tmp_path):
         "both: ratio of other as .2f",
         "none = ratios where ratio > 9\nx: ratio of none as d",
     ):
-        with pytest.raises(ValueError, match=wrong.splitlines()[-1]):
+        with raises(ValueError, match=wrong.splitlines()[-1]):
             quoted.quoted(tmp_path / "README.md", page.format(wrong), OUTPUTS)
 
 
@@ -198,8 +198,8 @@ def test_the_lines_for_an_lstm_train(monkeypatch):
     assert loss_function(model(batches[0][0]), batches[0][1]).item() < 0.8 * before
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("page", [ROOT / "README.md", LINES], ids=["readme", "lstm"])
+@mark.gpu
+@mark.parametrize("page", [ROOT / "README.md", LINES], ids=["readme", "lstm"])
 def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
     model, optimizer, loss_function, batches = small_problem("cuda")
     for inputs, targets in batches:
@@ -215,13 +215,13 @@ def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
         exec(code_of(page), names)
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert names["loss"].item() == pytest.approx(loss.item(), rel=0.05)
+    assert names["loss"].item() == approx(loss.item(), rel=0.05)
 
 
 def test_the_version_to_cite_is_this_one():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == __version__
-    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_docs_have_five_pages():
@@ -230,6 +230,6 @@ def test_docs_have_five_pages():
     linked = {
         Path(name).stem
         for path in tables.pages(ROOT)
-        for name in re.findall(r"\]\(([^)#\s]+\.md)", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\]\(([^)#\s]+\.md)", path.read_text())
     }
     assert pages <= linked

@@ -10,10 +10,10 @@ import subprocess
 import executed
 import figures
 import nbformat
-import pytest
 import quoted
 import tables
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
+from pytest import fixture, mark, raises
 
 from mixed_precision_study import __version__
 
@@ -26,7 +26,7 @@ COPIED = (
 )
 
 
-@pytest.fixture
+@fixture
 def copy(tmp_path):
     shutil.copytree(
         NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*")
@@ -45,7 +45,7 @@ def test_nothing_is_stale(capsys):
 
 def test_each_column_of_ratios_csv_is_said_once():
     said = re.findall(r"`(\w+)`(?:, |: )", tables.columns_list())
-    with (ROOT / "outputs/main/reference-h100/ratios.csv").open(encoding="utf-8") as opened:
+    with (ROOT / "outputs/main/reference-h100/ratios.csv").open() as opened:
         written = next(csv.reader(opened))
     assert sorted(said) == sorted({*written, "axis", "arm", "base"})
 
@@ -58,14 +58,14 @@ def test_each_number_is_read_by_a_document_and_found_by_name():
         for path, text in documents.items()
         for name in set(tables.INLINE.findall(text)) - own[path].keys()
     }
-    source = (ROOT / "docs" / "figures.py").read_text()
+    source = (ROOT / "docs/figures.py").read_text()
     assert figures.numbers(ROOT / "outputs").keys() == read
     made = [name for name in read if not re.match(r"line_|\w*memory", name)]  # of several models
     assert [name for name in sorted(made) if f'"{name}"' not in source] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "stale"),
+@mark.parametrize(
+    "name, text, stale",
     [
         (
             "notebooks/summary.ipynb",
@@ -94,7 +94,7 @@ def git(folder, *words):
     subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
 
 
-@pytest.fixture
+@fixture
 def tagged(copy):
     """A repository with the tag that its notebooks would install."""
     git(copy, "init", "--quiet")
@@ -105,7 +105,7 @@ def tagged(copy):
 
 def test_without_the_tag_nothing_is_written(copy, capsys):
     before = {name: (copy / name).read_text() for name in COPIED}
-    with pytest.raises(SystemExit):
+    with raises(SystemExit):
         tables.main(["--repository", "someone/study"], root=copy)
     assert f"git tag v{__version__}" in capsys.readouterr().err
     assert {name: (copy / name).read_text() for name in COPIED} == before
@@ -119,7 +119,7 @@ PLACES = (
 )
 
 
-@pytest.fixture
+@fixture
 def renamed(tagged):
     """A repository of which the documents name another one first."""
     assert tables.repository_url(tagged) is None
@@ -140,17 +140,17 @@ def test_a_repository_fills_badges_and_addresses(renamed):
 
 
 def test_a_repository_fills_finders(renamed):
-    start = (renamed / "docs" / "start.md").read_text()
+    start = (renamed / "docs/start.md").read_text()
     assert "someone" not in start
     for one in (*EXPERIMENTS, "summary"):
-        notebook = (renamed / "notebooks" / f"{one}.ipynb").read_text()
+        notebook = (renamed / f"notebooks/{one}.ipynb").read_text()
         for place in PLACES:
             assert f"{place}{one}.ipynb" in notebook and f"{place}{one}.ipynb" in start
         assert f"git+{URL}@v{__version__}" in notebook  # pip gets the code from there at last
         assert "someone" not in notebook
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def before():
     """A notebook as papermill leaves it: with its metadata, a printed line and a warning in
     every cell.
@@ -171,7 +171,7 @@ def before():
     return notebook
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def after(before, tmp_path_factory):
     """The text of its copy."""
     folder = tmp_path_factory.mktemp("executed")
@@ -212,7 +212,7 @@ def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
     assert after.count("printed by the cell") == count
 
 
-@pytest.mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])
+@mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])
 def test_a_notebook_without_result_is_refused(name, tmp_path, capsys):
     assert (executed.main([name, "x"]), capsys.readouterr().err.count("\n")) == (1, 1)
     assert not (tmp_path / "x").exists()

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import pytest
 import torch
 from conftest import read_json, seeded
+from pytest import approx, mark, raises
 from small_training import CPU, make_record
 from torch import nn
 
@@ -45,7 +45,7 @@ GPU = torch.device("cuda")
 PACKAGE = "mixed_precision_study.experiment"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "error, status, reason",
     [
         (
@@ -78,9 +78,9 @@ def test_an_exception_becomes_the_status(error, status, reason, capsys):
     assert ("Traceback" in capsys.readouterr().out) is (status == "failed")
 
 
-@pytest.mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
+@mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
 def test_a_user_error_ends_the_notebook_without_a_record(error):
-    with pytest.raises(type(error)), guarded(make_record(), "out", CPU):
+    with raises(type(error)), guarded(make_record(), "out", CPU):
         raise error
     assert not Path("out").exists()
 
@@ -205,7 +205,7 @@ def test_both_precisions_learn_from_the_same_weights():
     for record in (first, second):
         assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
         assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
-    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)
+    assert first.train_loss == approx(second.train_loss, rel=0.02)
 
 
 def test_an_experiment_may_have_no_evaluation():
@@ -270,7 +270,7 @@ def losses_of(precisions):
     return {record.precision: record.train_loss for record in records}
 
 
-@pytest.mark.slow
+@mark.slow
 def test_together_and_alone_have_the_same_losses():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         together, *alone = pool.map(
@@ -280,7 +280,7 @@ def test_together_and_alone_have_the_same_losses():
     assert together["fp32"] != together["amp_bf16"] and len(set(together["fp32"])) == 2
 
 
-@pytest.mark.slow
+@mark.slow
 def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     """Where Dynamo has compiled as often as it may, it runs the rest eagerly, which measures
     nothing.
@@ -357,7 +357,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
         raise KeyboardInterrupt  # which no guard holds up, as little as a kill
 
     monkeypatch.setattr(f"{PACKAGE}.explain", ended)
-    with pytest.raises(KeyboardInterrupt):
+    with raises(KeyboardInterrupt):
         make_experiment(
             after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}
         ).run()
@@ -374,7 +374,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("repeat", [0, 1])
+@mark.parametrize("repeat", [0, 1])
 def test_the_first_repetition_alone_is_explained_at_the_end(repeat, monkeypatch):
     done = []
 
@@ -457,9 +457,7 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     assert len(wrapped) == 1
 
 
-@pytest.mark.parametrize(
-    "max_steps, run, reduced", [(0, "", True), (5, "", False), (0, "run-ab", False)]
-)
+@mark.parametrize("max_steps, run, reduced", [(0, "", True), (5, "", False), (0, "run-ab", False)])
 def test_without_a_gpu_a_notebook_trains_a_little(monkeypatch, max_steps, run, reduced):
     """They do not pass over a later training, also where all cells of a notebook are run once
     more.
@@ -499,7 +497,7 @@ PARTS = {  # and where the reason stands when one fails
 }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "failing, captured, shown",
     [
         ([*PARTS], None, True),

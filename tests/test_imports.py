@@ -6,8 +6,8 @@ import ast
 import subprocess
 import sys
 
-import pytest
 from conftest import ENVIRONMENT, ROOT
+from pytest import mark
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
@@ -63,7 +63,7 @@ def imports_of(path):
     import.
     """
     folder, found = path.relative_to(PACKAGE).parts[:-1], set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text())):
         names = (
             [one.name for one in node.names]
             if isinstance(node, ast.Import)
@@ -97,7 +97,7 @@ def test_every_module_has_a_rule():
     assert [name for name in FILES if not within(name, RULES)] == []
 
 
-@pytest.mark.parametrize("place", RULES)
+@mark.parametrize("place", RULES)
 def test_a_module_imports_only_what_lies_below_it(place):
     files = [name for name in FILES if within(name, [place])]
     assert files
@@ -107,11 +107,7 @@ def test_a_module_imports_only_what_lies_below_it(place):
 
 
 def test_instruments_take_no_trainer():
-    trees = [
-        ast.parse(FILES[name].read_text(encoding="utf-8"))
-        for name in FILES
-        if within(name, ["measure"])
-    ]
+    trees = [ast.parse(FILES[name].read_text()) for name in FILES if within(name, ["measure"])]
     arguments = {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.arg)}
     assert "record" in arguments and "trainer" not in arguments
 
@@ -135,7 +131,7 @@ def loaded(modules, heavy):
 WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "modules, heavy",
     [
         ([NAME], {"torch", "numpy", "pandas", "matplotlib", "pynvml", "IPython"}),
@@ -161,8 +157,8 @@ STALE = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("given", STALE.values(), ids=STALE)
+@mark.slow
+@mark.parametrize("given", STALE.values(), ids=STALE)
 def test_variables_of_a_run_that_is_over_end_nothing(given):
     code = f"import {NAME}.store.record as r, time; time.sleep(3); print('alive', r.given_study())"
     variables = {

@@ -7,7 +7,7 @@ import zipfile
 from html.parser import HTMLParser
 
 import nbformat
-import pytest
+from pytest import fixture, mark
 
 import outputs
 
@@ -34,11 +34,11 @@ ADDRESS = "https://github.com/someone/study"
 BLOB = f"{ADDRESS}/blob/main"
 
 
-@pytest.fixture
+@fixture
 def project(tmp_path, monkeypatch):
     """A project with one report, whose page links to all sorts of places, and one notebook."""
-    folder = tmp_path / "study" / "outputs" / "main"
-    for place in (folder, tmp_path / "study" / "docs"):
+    folder = tmp_path / "study/outputs/main"
+    for place in (folder, tmp_path / "study/docs"):
         place.mkdir(parents=True)
     (folder / "summary.html").write_text(REPORT)
     (folder / "ratios.csv").write_text("")
@@ -47,7 +47,7 @@ def project(tmp_path, monkeypatch):
     nbformat.write(notebook, folder.parent / "n.ipynb")
     nbformat.write(notebook, folder / "summary.ipynb")
     (folder.parent / "README.md").write_text("[main](main)")
-    (tmp_path / "study" / "docs" / "one.md").write_text("")
+    (tmp_path / "study/docs/one.md").write_text("")
     monkeypatch.setattr(outputs, "OUTPUTS", folder.parent)
     return tmp_path / "study"
 
@@ -69,7 +69,7 @@ class Links(HTMLParser):
             self.links.append(link)
 
 
-@pytest.mark.parametrize("address", ["", ADDRESS])
+@mark.parametrize("address", ["", ADDRESS])
 def test_each_link_of_a_site_leads_somewhere(address, project, tmp_path):
     urls = f'[project.urls]\nRepository = "{address}"\n' if address else ""
     (project / "pyproject.toml").write_text(f'[project]\nname = "study"\n{urls}')

@@ -12,9 +12,9 @@ import types
 import warnings
 
 import numpy
-import pytest
 import torch
 from conftest import run_cells, seeded
+from pytest import approx, fixture, mark, param, raises
 from small_training import sgd_trainer
 from torch import nn
 from torch.backends import cudnn
@@ -116,8 +116,8 @@ def flat(batch):
     ]
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("form", FORMS)
+@mark.any_python
+@mark.parametrize("form", FORMS)
 def test_compute_loss_sees_each_batch_as_it_was_given(form):
     batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
     given = [flat(batch) for batch in batches]
@@ -149,7 +149,7 @@ def mean_square(model, batch):
     return model(batch).float().square().mean()
 
 
-@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
+@mark.parametrize("execution", ["eager", param("compile", marks=mark.slow)])
 def test_batches_of_every_shape_are_trained_on(execution):
     given = [torch.randn(size, 16) for size in (8, 7, 6, 8, 5, 4)]
     sizes = []
@@ -186,9 +186,7 @@ def test_a_graph_leaves_out_a_last_batch_and_refuses_more():
     assert (both[0].steps_per_epoch, both[0].samples_per_epoch) == (2, 64)
     assert len({record.run_id for record in both}) == 4
     for sizes in ((8, 8, 7, 6), (8, 7, 8), (7, 8, 8)):
-        with pytest.raises(
-            UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"
-        ):
+        with raises(UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"):
             IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
     assert IterableData([torch.randn(8, 16)] * 3, None, one_shape=True).steps == 3
 
@@ -222,7 +220,7 @@ def process_state():
     }
 
 
-@pytest.fixture(params=["as PyTorch starts", "TF32", "contradicting", "only the new switches"])
+@fixture(params=["as PyTorch starts", "TF32", "contradicting", "only the new switches"])
 def switches_found(request):
     """Set PyTorch's switches as the code before compare() may have left them."""
     with backends_as_found():
@@ -242,7 +240,7 @@ def switches_found(request):
         gc.freeze()  # for the speed of all later tests
 
 
-@pytest.mark.parametrize("failing", [None, ZeroDivisionError, KeyboardInterrupt, UserError])
+@mark.parametrize("failing", [None, ZeroDivisionError, KeyboardInterrupt, UserError])
 def test_the_process_is_left_as_it_was_found(failing, switches_found):
     readable = set()
 
@@ -281,7 +279,7 @@ class Scaled(nn.Module):
         return self.layer(x) * more["scale"]
 
 
-@pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
+@mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
 def test_targets_keep_their_type_and_arguments_are_cast(precision):
     def loss(model, batch, hidden):
         x, y = batch
@@ -302,7 +300,7 @@ def test_targets_keep_their_type_and_arguments_are_cast(precision):
     )
 
 
-@pytest.mark.slow
+@mark.slow
 def test_the_notebook_runs_with_any_number_of_steps():
     parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
     for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
@@ -321,8 +319,8 @@ ONE = nn.Linear(16, 1)
 OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize(
+@mark.any_python
+@mark.parametrize(
     "says, changed",
     [
         *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
@@ -370,7 +368,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
         **QUICK,
         "precisions": ["fp32"],
     }
-    with pytest.raises(UserError, match=says) as refusal:
+    with raises(UserError, match=says) as refusal:
         compare("refused", **usual | {"output_dir": str(tmp_path)} | changed)
     frames = [frame for frame in refusal.traceback if "model" in frame.frame.f_locals]
     assert frames == []  # because a notebook keeps the error, and with it what its frames hold
@@ -392,7 +390,7 @@ class OwnAutocast(nn.Linear):
             return functional.linear(inputs, self.weight, self.bias)
 
 
-@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
+@mark.parametrize("execution", ["eager", param("compile", marks=mark.slow)])
 def test_autocast_of_the_model_itself_is_in_the_record(execution, capsys):
     given = {**QUICK, "execution": execution}
     records = compare(
@@ -467,9 +465,9 @@ def plain_losses(model, steps, loss, epochs):
     ]
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("scaler", ["pytorch", "device"])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@mark.any_python
+@mark.parametrize("scaler", ["pytorch", "device"])
+@mark.parametrize("accumulate", [1, 3])
 def test_the_losses_are_those_of_a_loop(accumulate, scaler):
     batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[
         : 2 if accumulate == 1 else 5
@@ -485,8 +483,8 @@ def test_the_losses_are_those_of_a_loop(accumulate, scaler):
     }
     given |= {"seed": 3, "scaler": scaler, "max_steps": 9, **QUICK}
     exact, mixed = compare("loop", make_model, batches, compute_loss, **given)
-    assert exact.train_loss == pytest.approx(wanted, rel=1e-5)
-    assert mixed.train_loss == pytest.approx(wanted, rel=2e-2)
+    assert exact.train_loss == approx(wanted, rel=1e-5)
+    assert mixed.train_loss == approx(wanted, rel=2e-2)
     assert (exact.steps_per_epoch, exact.samples_per_epoch) == (2, 14 * len(batches))
 
 
@@ -503,7 +501,7 @@ def test_functions_of_ones_own_are_used():
         return loss, loss.detach().reshape(1)
 
     def own_step(model, batch, hidden, loss_of, optimizer, scaler, precision):
-        assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+        assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == approx(0.01)
         return training_step(model, batch[0], hidden, loss_of, optimizer, scaler, precision)
 
     def evaluate(model, batches):

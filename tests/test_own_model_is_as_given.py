@@ -6,9 +6,9 @@ import functools
 import inspect
 import re
 
-import pytest
 import torch
 from conftest import ROOT, seeded
+from pytest import approx, mark, param, raises
 from small_training import losses_of_a_loop
 from torch import nn
 from torch.backends import cudnn
@@ -57,12 +57,12 @@ MODES = {
     "eval": (lambda **options: make_model(**options).eval(), True),
     "frozen": (frozen, False),
 }
-COMPILED = pytest.param("compile", marks=pytest.mark.slow)
+COMPILED = param("compile", marks=mark.slow)
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("execution", ["eager", COMPILED])
-@pytest.mark.parametrize("kind", MODES)
+@mark.any_python
+@mark.parametrize("execution", ["eager", COMPILED])
+@mark.parametrize("kind", MODES)
 def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     make, norm_trains = MODES[kind]
     # compiled code draws others
@@ -81,12 +81,12 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     torch.manual_seed(0)
     model = make().train()
     model[1].train(norm_trains)
-    assert record.train_loss == pytest.approx(
+    assert record.train_loss == approx(
         plain_losses(model), rel=1e-6 if execution == "eager" else 1e-4
     )
 
 
-@pytest.mark.parametrize("kind, told", [("train", 0), ("eval", 0), ("frozen", 1)])
+@mark.parametrize("kind, told", [("train", 0), ("eval", 0), ("frozen", 1)])
 def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
     compare("told", MODES[kind][0], BATCHES, loss, **QUICK)
     assert capsys.readouterr().out.count("make_model leaves 1 in evaluation mode") == told
@@ -113,15 +113,15 @@ SETTERS = {
 }
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("name", SETTERS)
+@mark.any_python
+@mark.parametrize("name", SETTERS)
 def test_a_switch_that_a_training_sets_makes_it_fail(name):
     def setting(*given):
         SETTERS[name]()
         return training_step(*given)
 
     before = switches_now()
-    with pytest.raises(UserError, match=name):
+    with raises(UserError, match=name):
         compare(
             "sets", make_model, BATCHES, loss, training_step=setting, output_dir="sets", **QUICK
         )
@@ -146,8 +146,8 @@ class Reading:
         return iter(BATCHES)
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("place", ["model", "optimizer", "optimizer's step", "batches", "evaluate"])
+@mark.any_python
+@mark.parametrize("place", ["model", "optimizer", "optimizer's step", "batches", "evaluate"])
 def test_a_switch_is_seen_wherever_it_is_set(place):
     seen = set()
 
@@ -181,7 +181,7 @@ def test_a_switch_is_seen_wherever_it_is_set(place):
         assert {(one.status, one.fp32_precision_matmul) for one in records} == {("ok", "ieee")}
         assert seen == {"ieee"}
     else:
-        with pytest.raises(UserError, match="fp32_precision"):
+        with raises(UserError, match="fp32_precision"):
             compare("place", **given)
 
 
@@ -204,8 +204,8 @@ def holds_itself():
 RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layout=torch.jagged)
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize(
+@mark.any_python
+@mark.parametrize(
     "says, changed",
     [
         ("metric", {"evaluate": error, "metric": None}),
@@ -227,21 +227,21 @@ RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layo
     ],
 )
 def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
-    with pytest.raises(UserError, match=says):
+    with raises(UserError, match=says):
         compare("refused", **usual(**changed, output_dir=str(tmp_path), **ALONE))
     trained = [one for one in read_records(tmp_path)[0] if one["status"] == "ok"]
     assert trained == []
 
 
-@pytest.mark.parametrize("name", [7, None, "a\0b"])
+@mark.parametrize("name", [7, None, "a\0b"])
 def test_a_name_that_is_no_text_is_one_sentence(name, tmp_path):
-    with pytest.raises(UserError, match="model is"):
+    with raises(UserError, match="model is"):
         compare(name, **usual(output_dir=str(tmp_path)))
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_call_without_gradients_is_one_sentence(mode):
-    with mode(), pytest.raises(UserError, match="outside"):
+    with mode(), raises(UserError, match="outside"):
         compare("refused", **usual())
 
 
@@ -268,7 +268,7 @@ def test_an_optimizer_without_hooks_trains():
     )
     (record,) = compare("hookless", **given)
     torch.manual_seed(0)
-    assert record.train_loss == pytest.approx(plain_losses(make_model()), rel=1e-6)
+    assert record.train_loss == approx(plain_losses(make_model()), rel=1e-6)
     assert record.skipped_steps == 0
 
 
@@ -314,8 +314,8 @@ def test_an_optimizer_with_modes_is_in_the_right_one():
     assert all(abs(mean) < 0.5 for mean in means)  # without the 1 that is added for training
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
+@mark.any_python
+@mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
 def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     compare("huge", **usual(evaluate=lambda model, batches: value, output_dir=str(tmp_path)))
     records, left_out = read_records(tmp_path)
@@ -324,7 +324,7 @@ def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     assert [record["metric"] for record in used] == [[None, None]] * 2
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "wrong",
     [
         {"name": 7, "better": "higher"},
@@ -334,7 +334,7 @@ def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     ],
 )
 def test_a_metric_checks_itself(wrong):
-    with pytest.raises(UserError):
+    with raises(UserError):
         Metric(**wrong)
     assert Metric("a", "higher", torch.tensor(0.5)).chance == 0.5
 
@@ -379,28 +379,28 @@ OTHERS = {
 }
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize("after", [1, 2, 3, 4])
-@pytest.mark.parametrize("kind", OTHERS)
+@mark.any_python
+@mark.parametrize("after", [1, 2, 3, 4])
+@mark.parametrize("kind", OTHERS)
 def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     batches = Changing(after, OTHERS[kind])
     given = usual(batches=batches, epochs=3, max_steps=99, output_dir=str(tmp_path), **ALONE)
-    with pytest.raises(UserError):
+    with raises(UserError):
         compare("changing", **given)
     assert {record["status"] for record in read_records(tmp_path)[0]} == {"failed"}
 
 
-@pytest.mark.any_python
+@mark.any_python
 def test_evaluations_of_other_batches_are_no_result():
     class Shrinking(Changing):
         pass
 
     for batches in (Shrinking(1, BATCHES[:2]), Shrinking(0, [])):
-        with pytest.raises(UserError, match="eval_batches"):
+        with raises(UserError, match="eval_batches"):
             compare("shrinking", **usual(evaluate=error, eval_batches=batches, **ALONE))
 
 
-@pytest.mark.any_python
+@mark.any_python
 def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
     texts = [torch.ones(length, 16) * length for length in (3, 5, 7, 9, 11, 13)]
 
@@ -433,8 +433,8 @@ class Movable:
         return self
 
 
-@pytest.mark.any_python
-@pytest.mark.parametrize(
+@mark.any_python
+@mark.parametrize(
     "form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"]
 )
 def test_a_loss_that_changes_its_batch_changes_no_data(form):
@@ -494,7 +494,7 @@ def test_another_model_is_another_comparison_and_keeps_both(tmp_path):
 LATER = [*BATCHES[:1], *((100 * x, y) for x, y in BATCHES[1:])]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "changed, parts",
     [
         ({"batches": LATER}, {"batches"}),
@@ -532,7 +532,7 @@ def test_batches_are_read_once_before_the_trainings():
 
 
 def test_a_failure_of_making_the_model_is_a_record(tmp_path):
-    with pytest.raises(UserError, match="ZeroDivisionError"):
+    with raises(UserError, match="ZeroDivisionError"):
         compare("fails", lambda: 1 / 0, BATCHES, loss, output_dir=str(tmp_path), **QUICK)
     assert [(record["status"], record["identity"]) for record in records_of(tmp_path)] == [
         ("failed", None)

@@ -4,8 +4,8 @@ one declares itself.
 
 import json
 
-import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, code_cells
+from pytest import mark, raises
 
 from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
@@ -29,7 +29,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("name", DECLARED)
+@mark.parametrize("name", DECLARED)
 def test_every_default_passes_its_own_check(name):
     declared, cell = parameters_of(NOTEBOOKS / f"{name}.ipynb")
     defaults = {key: field.default for key, field in declared.model_fields.items()}
@@ -52,7 +52,7 @@ def test_common_parameters_are_shown_as_a_cell():
     assert "lr" not in assignments(parameters_cell(Common, without=["lr"]))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "given, value",
     [
         ({"lr": 1}, 1.0),
@@ -72,7 +72,7 @@ def test_what_a_person_means_is_converted(given, value):
     assert (found, type(found)) == (value, type(value))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "wrong, hint",
     [
         ({"batch_size": -1}, "1"),
@@ -104,7 +104,7 @@ def test_a_wrong_value_is_named_in_one_sentence(wrong, hint):
     name = next(iter(wrong))
     owners = [one for one in EXPERIMENTS if wrong.keys() <= DECLARED[one].model_fields.keys()]
     owner = (owners or EXPERIMENTS)[0]
-    with pytest.raises(UserError) as stopped:
+    with raises(UserError) as stopped:
         checked(owner, wrong, DECLARED[owner])
     said = str(stopped.value)
     assert name in said and hint in said and "\n" not in said
@@ -119,7 +119,7 @@ def test_timm_models_are_timms_own_without_loading_it():
 
 def test_an_output_folder_is_made_or_stops(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="output_dir"):
+    with raises(UserError, match="output_dir"):
         own_parameters("own", {"output_dir": str(tmp_path / "file")})
     own_parameters("own", {"output_dir": str(tmp_path / "new/folder")})
     assert list((tmp_path / "new/folder").iterdir()) == []
@@ -134,7 +134,7 @@ def namespace(*cells):
     return names
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "cells, changed",
     [
         ([CIFAR], {}),
@@ -159,7 +159,7 @@ def test_names_count_that_either_cell_assigns(cells, changed):
     assert check_parameters("cifar_resnet", given).model_dump() == settings.model_dump()
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "cells, says",
     [
         ([f"{CIFAR}\nbacth_size = 4"], r"bacth_size; did you mean batch_size\?"),
@@ -168,7 +168,7 @@ def test_names_count_that_either_cell_assigns(cells, changed):
     ],
 )
 def test_a_misspelt_name_or_odd_cell_stops(cells, says):
-    with pytest.raises(UserError, match=says):
+    with raises(UserError, match=says):
         check_parameters("cifar_resnet", namespace(*cells))
 
 
@@ -189,18 +189,18 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])
+@mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])
 def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
     ((name, (value, _)),) = assignments(line).items()
     declared = declared_by("mine", line, {name: parameters.ast.literal_eval(value)})
     assert getattr(checked("mine", {name: right}, declared), name) == right
-    with pytest.raises(UserError, match=name):
+    with raises(UserError, match=name):
         checked("mine", {name: wrong}, declared)
 
 
-@pytest.mark.parametrize("name", ["bacth_size", "precision", "_hidden", "model_fields"])
+@mark.parametrize("name", ["bacth_size", "precision", "_hidden", "model_fields"])
 def test_a_name_that_cannot_be_a_parameter_is_refused(name):
-    with pytest.raises(UserError, match=name):
+    with raises(UserError, match=name):
         declared_by("mine", f"{name} = 1", {name: 1})
 
 
@@ -220,5 +220,5 @@ def test_under_run_all_what_is_planned_counts(monkeypatch, tmp_path):
 
 def test_a_value_that_contradicts_the_plan_stops(monkeypatch, tmp_path):
     plan_of(monkeypatch, lr=0.5, output_dir=str(tmp_path))
-    with pytest.raises(UserError, match="assign lr in the parameters cell"):
+    with raises(UserError, match="assign lr in the parameters cell"):
         own_parameters("mine", {"lr": 0.1})

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import papermill
-import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
+from pytest import mark, param
 
 from mixed_precision_study.judge.verdict import FEW_HOSTS
 from mixed_precision_study.parameters import assignments
@@ -18,13 +18,13 @@ from mixed_precision_study.report.words import WRITTEN, outcome_words
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "command",
     [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
-        pytest.param(["mypy"], marks=pytest.mark.slow),
-        pytest.param(["nbstripout", "--keep-id", "--verify", *SOURCES], marks=pytest.mark.slow),
+        param(["mypy"], marks=mark.slow),
+        param(["nbstripout", "--keep-id", "--verify", *SOURCES], marks=mark.slow),
         ["pre_commit", "validate-config"],
     ],
     ids=lambda command: " ".join(command[:2]),
@@ -42,12 +42,12 @@ DOCUMENTS = sorted(
 )
 
 
-RELIABILITY = ROOT / "docs" / "contributors" / "reliability.md"
+RELIABILITY = ROOT / "docs/contributors/reliability.md"
 
 
 def anchors_of(path):
     """Return the anchors of a page's headings, as GitHub names them."""
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
     }
@@ -58,7 +58,7 @@ def broken_links(path):
     page.
     """
     broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if not link.startswith(("http://", "https://")):
             name, _, anchor = link.partition("#")
             target = path.parent / name if name else path
@@ -82,7 +82,7 @@ def test_the_fault_table_names_tests_that_there_are():
 CELLS = "finder imports parameters check training-step data model evaluate run results"
 
 
-@pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
+@mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
 def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
     (cell,) = [
         cell
@@ -98,7 +98,7 @@ def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
     assert "None" not in {item["inferred_type_name"] for item in seen.values()}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@mark.parametrize("name", EXPERIMENTS)
 def test_the_cells_are_those_that_the_documents_name(name):
     assert list(code_cells(name)) == CELLS.split()
     assert (
@@ -109,7 +109,7 @@ def test_the_cells_are_those_that_the_documents_name(name):
 
 def said_of_hosts(path):
     """Return the texts of a module, docstrings aside, that call a machine a host."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text())
     alone = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
     texts = [
         one.value
@@ -119,7 +119,7 @@ def said_of_hosts(path):
     return [text for text in texts if re.search(r"\bhosts?\b", text) and " " in text.strip()]
 
 
-@pytest.mark.parametrize("room", ["report", "runner"])
+@mark.parametrize("room", ["report", "runner"])
 def test_a_person_reads_of_machines(room):
     """The outcome in ratios.csv keeps its name, because others read that file."""
     paths = sorted((ROOT / "mixed_precision_study" / room).glob("*.py"))

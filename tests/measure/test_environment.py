@@ -7,9 +7,9 @@ import types
 from importlib.metadata import PackageNotFoundError
 from unittest.mock import Mock
 
-import pytest
 import torch
 from made_up_nvml import fake_nvml
+from pytest import mark, raises
 from small_training import CPU, make_record
 
 from mixed_precision_study.measure import environment
@@ -49,7 +49,7 @@ def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
     environment.host_identity.cache_clear()
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "told, name",
     [
         (
@@ -96,8 +96,8 @@ def test_a_gpu_that_pytorch_cannot_use_stops_the_run(monkeypatch):
     monkeypatch.delenv(RUNNER_ENV, raising=False)
     assert choose_device() == CPU
     monkeypatch.setenv(RUNNER_ENV, "1")
-    with pytest.raises(UserError, match="GPU-1"):
+    with raises(UserError, match="GPU-1"):
         choose_device()
     monkeypatch.setattr(torch, "__version__", "2.8.1")
-    with pytest.raises(UserError, match="too old"):
+    with raises(UserError, match="too old"):
         choose_device()

@@ -3,9 +3,9 @@
 import types
 import weakref
 
-import pytest
 import torch
 from explained_training import MIB, make_record
+from pytest import mark, raises
 from small_training import CPU
 
 from mixed_precision_study.measure.memory import (
@@ -46,7 +46,7 @@ def pretend_peaks(monkeypatch, allocated, reserved):
         monkeypatch.setattr(torch.cuda, name, lambda device, peaks=peaks: next(peaks) * MIB)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "used, before, context",
     [
         (1500.0, 300.0, 800.0),
@@ -106,7 +106,7 @@ def test_the_tensors_of_both_errors_are_freed():
     try:
         fail(ValueError())
     except ValueError:
-        with pytest.raises(KeyError) as raised:
+        with raises(KeyError) as raised:
             fail(KeyError())
     clear_tracebacks(raised.value)
     assert [one() for one in held] == [None, None]

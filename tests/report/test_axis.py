@@ -6,9 +6,9 @@ import itertools
 import math
 
 import made_up_records as made_up
-import pytest
 import yaml
 from drawn_reports import all_parts, drawn_bars, failures_in, write_all
+from pytest import approx, fixture, mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.section import Cards, Chart, File, Table
@@ -32,7 +32,7 @@ def study_in(folder, records, **said):
     folder.mkdir(exist_ok=True)
     write_all(folder, *records)
     said = {"name": "remedies", "axis": "checkpointing", "base": "none", **said}
-    (folder / "study.yaml").write_text(yaml.safe_dump(said), encoding="utf-8")
+    (folder / "study.yaml").write_text(yaml.safe_dump(said))
     return read_tables(folder)
 
 
@@ -40,7 +40,7 @@ def parts_in(tables, kind):
     return [part for part in all_parts(tables) if isinstance(part, kind)]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def remedies(tmp_path_factory):
     runs = [checkpointed(arm, repeat) for repeat, arm in itertools.product(range(3), SECONDS)]
     return study_in(tmp_path_factory.mktemp("outside") / "remedies", runs)
@@ -50,7 +50,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
     (ratio,) = remedies.ratios.to_dict("records")
     assert (ratio["axis"], ratio["arm"], ratio["base"]) == ("checkpointing", "blocks", "none")
     middle = 0.8 / math.prod(SCATTER) ** (1 / 3)
-    assert (ratio["ratio"], ratio["processes"]) == (pytest.approx(middle), 3)
+    assert (ratio["ratio"], ratio["processes"]) == (approx(middle), 3)
     assert ratio["low"] < middle < ratio["high"] < 1 and ratio["outcome"] == "slower"
     assert (ratio["saved"], ratio["precision"], ratio["baseline"]) == (0.75, "fp32", "fp32")
     (file,) = (part for part in parts_in(remedies, File) if part.name == "ratios.csv")
@@ -58,7 +58,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
     assert (row["arm"], row["base"], float(row["ratio"])) == ("blocks", "none", ratio["ratio"])
 
 
-@pytest.mark.slow
+@mark.slow
 def test_its_report_has_charts_and_tables_and_no_failed_section(remedies):
     assert failures_in(remedies) == []
     (card,) = parts_in(remedies, Cards)[0].cards
@@ -88,8 +88,8 @@ def test_each_precision_is_a_comparison_of_its_own(tmp_path):
     assert set(bars_of(found).colour) == set(found.looks.colour)
 
 
-@pytest.mark.parametrize(
-    ("axis", "base", "arms"),
+@mark.parametrize(
+    "axis, base, arms",
     [
         ("units", 8, ["8", "16", "128"]),  # numbers in their order
         ("dropout", 0, ["0", "0.25", "0.5"]),
@@ -119,7 +119,7 @@ def test_precisions_may_have_another_base(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "said",
     [
         {"base": None},
@@ -130,5 +130,5 @@ def test_precisions_may_have_another_base(tmp_path):
     ],
 )
 def test_an_axis_that_says_too_little_is_refused_in_a_sentence(tmp_path, said):
-    with pytest.raises(UserError, match=r"axis|base"):
+    with raises(UserError, match=r"axis|base"):
         study_in(tmp_path / "wrong", [checkpointed("none")], **said)

@@ -1,8 +1,8 @@
 """The bars of seconds and memory compared with their frame."""
 
 import pandas as pd
-import pytest
 from drawn_reports import drawn_bars
+from pytest import approx, mark
 
 from mixed_precision_study.report.charts import chart_style, draw_bars, memory_bars, second_bars
 from mixed_precision_study.report.words import COLOURS, short_name
@@ -32,8 +32,8 @@ def figure_of(rows):
         return draw_bars(rows)
 
 
-@pytest.mark.parametrize(
-    ("made", "values", "labels"),
+@mark.parametrize(
+    "made, values, labels",
     [
         (second_bars, [8, 4, 5, 0, 6, 4], SECONDS),
         (memory_bars, [1, 0.8, 0.6, 10, 10.01], MEMORY),
@@ -54,7 +54,7 @@ def test_bars_begin_at_zero_and_lines_span_all_runs():
     (lines,) = axes.collections
     ends = [tuple(one[:, 0]) for one in lines.get_segments() if len(one)]
     known = [end for end in ends if end[0] == end[0]]
-    assert known == [pytest.approx((one, 1.1 * one)) for one in (8, 4, 5, 6, 4)]
+    assert known == [approx((one, 1.1 * one)) for one in (8, 4, 5, 6, 4)]
 
 
 def test_each_comparison_stands_below_its_heading():

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import PIL.Image
-import pytest
 from PIL.ImageColor import getrgb
+from pytest import fixture
 from test_bars import figure_of, frame
 
 from docs.sheets import DARK, sheet_of
@@ -23,12 +23,12 @@ from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.words import COLOURS
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def figures():
     return [figure_of(second_bars(frame()))]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def bundle():
     """What Jupyter gets of a chart with four drawings: its data and their metadata."""
     with chart_style():

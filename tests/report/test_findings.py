@@ -4,9 +4,9 @@ import ast
 import re
 from typing import get_args
 
-import pytest
 from conftest import ROOT
 from made_up_runs import HOT, SPARSE, flat, gained, profiled
+from pytest import mark
 
 from mixed_precision_study.judge import equivalence
 from mixed_precision_study.judge import verdict as judging
@@ -46,7 +46,7 @@ def assert_reads_well(text, sentences=1):
     assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text
 
 
-@pytest.mark.parametrize("status", NOT_OK)
+@mark.parametrize("status", NOT_OK)
 def test_a_failed_run_says_why_and_a_lone_one_what_limits_it(status):
     for device in ("cuda", "cpu"):
         fields = {"status": status, "epoch_seconds": [], "device_type": device}
@@ -61,9 +61,7 @@ def test_a_failed_run_says_why_and_a_lone_one_what_limits_it(status):
     assert_reads_well(text)
 
 
-@pytest.mark.parametrize(
-    "record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()]
-)
+@mark.parametrize("record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()])
 def test_a_measured_run_says_how_much_and_what_limits_it(record):
     text = verdict(record, FP32, gained(2.004, 1.9, 2.1))
     reason = reasons_of(record, FP32)
@@ -72,8 +70,8 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
     assert_reads_well(text)
 
 
-@pytest.mark.parametrize(
-    ("own", "base", "speedup", "begins", "holds", "sentences"),
+@mark.parametrize(
+    "own, base, speedup, begins, holds, sentences",
     [
         (
             {},
@@ -158,17 +156,15 @@ def test_a_sentence_says_what_is_known_and_faster_only_if_it_is(
         assert text.startswith(verdict(*runs, speedup, with_reason=False).removesuffix("."))
 
 
-@pytest.mark.parametrize(
-    "precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)]
-)
+@mark.parametrize("precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)])
 def test_bf16_that_runs_in_fp16_is_told(precision, share):
     text = verdict(profiled(precision=precision, fp16_kernel_fraction=share), FP32, gained())
     assert ("; 5% of kernel time is in fp16" in text) is (share == 0.05) is ("in fp16" in text)
     assert_reads_well(text)
 
 
-@pytest.mark.parametrize(
-    ("found", "words"),
+@mark.parametrize(
+    "found, words",
     [
         (FORKED, "only the kernel of fp32 was forked"),
         (Finding("shared", "tf32"), "tf32 GPU shared with another process"),
@@ -223,7 +219,7 @@ def test_a_limit_is_said_with_what_stands_behind_it():
 
 def literals_of(module):
     """Return the texts in a module of judge/ and, apart, the first ones of each Finding."""
-    tree = ast.parse((ROOT / "mixed_precision_study/judge" / f"{module}.py").read_text())
+    tree = ast.parse((ROOT / f"mixed_precision_study/judge/{module}.py").read_text())
     calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call)]
     made = [one.args[0] for one in calls if getattr(one.func, "id", "") == "Finding"]
     texts = [tree, *made]

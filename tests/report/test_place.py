@@ -8,9 +8,9 @@ import sys
 import zipfile
 
 import made_up_records as made_up
-import pytest
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from drawn_reports import write_all
+from pytest import mark, raises
 from tiny_suite import write_notebook
 
 from mixed_precision_study.parameters import UserError
@@ -28,7 +28,7 @@ WORDS = {  # a person's files that have the names of a report's
 }
 
 
-@pytest.mark.parametrize("name", WORDS)
+@mark.parametrize("name", WORDS)
 def test_a_persons_file_is_none_of_a_report(tmp_path, name):
     (tmp_path / name).write_bytes(WORDS[name])
     assert not of_a_report(tmp_path / name)
@@ -38,13 +38,13 @@ def test_a_persons_file_is_none_of_a_report(tmp_path, name):
 
 
 def test_what_the_study_has_published_is_of_a_report():
-    folder = ROOT / "outputs" / "main" / "quality-h100"
+    folder = ROOT / "outputs/main/quality-h100"
     names = ("summary.ipynb", "summary.html", "trainings.csv", "ratios.csv")
     assert all(of_a_report(folder / name) for name in names)
-    assert of_a_report(ROOT / "outputs" / "main" / "published" / "articles.csv")
+    assert of_a_report(ROOT / "outputs/main/published/articles.csv")
 
 
-@pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
+@mark.parametrize("name", ["trainings.csv", "energy.png"])
 def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
     (tmp_path / name).write_bytes(WORDS[name])
     said = save(File(name, b"new"), tmp_path)
@@ -54,7 +54,7 @@ def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
 
 
 def refused(folder, notebook=SOURCE):
-    with pytest.raises(UserError) as stopped:
+    with raises(UserError) as stopped:
         check_place(folder, notebook)
     return str(stopped.value)
 
@@ -66,23 +66,23 @@ def test_a_folder_with_a_source_is_refused_also_through_links(tmp_path):
     (tmp_path / "linked").symlink_to(NOTEBOOKS)
     assert "summary.ipynb" in refused(tmp_path / "linked")
     (tmp_path / "own").mkdir()  # one's own suite, with the records of a study
-    write_notebook(tmp_path / "own" / "summary.ipynb", 'records_dir = "."')
-    write_notebook(tmp_path / "own" / "mine.ipynb", "x = 1")
-    (tmp_path / "own" / "a.json").write_text("{}")
+    write_notebook(tmp_path / "own/summary.ipynb", 'records_dir = "."')
+    write_notebook(tmp_path / "own/mine.ipynb", "x = 1")
+    (tmp_path / "own/a.json").write_text("{}")
     assert "summary.ipynb" in refused(tmp_path / "own")
 
 
-@pytest.mark.parametrize("name", ["summary.html", "logs/summary.log"])
+@mark.parametrize("name", ["summary.html", "logs/summary.log"])
 def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
     (tmp_path / "logs").mkdir()
     (tmp_path / name).write_text("mine")
     assert name in refused(tmp_path)
-    (tmp_path / "logs" / ".lock").touch()  # where run_all.py has been, the log is its own
+    (tmp_path / "logs/.lock").touch()  # where run_all.py has been, the log is its own
     if name != "summary.html":
         check_place(tmp_path, SOURCE)
 
 
-@pytest.mark.slow
+@mark.slow
 def test_a_strangers_summary_beside_records_is_kept_and_not_run(tmp_path):
     """It is drawn with the notebook of the clone, wherever the studies file lies."""
     theirs = tmp_path / "theirs"
@@ -107,7 +107,7 @@ def test_a_run_without_a_place_for_its_report_does_not_start(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1 and sorted(tmp_path.iterdir()) == names
 
 
-@pytest.mark.slow
+@mark.slow
 def test_two_reports_of_one_folder_take_turns(tmp_path):
     write_all(tmp_path, *made_up.pair_of())
     command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]
@@ -128,9 +128,7 @@ def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
     """Also in a zip, and all studies of a clone, of which each has a report of its own."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
-    save_record(
-        made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad" / "r.json"
-    )
+    save_record(made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad/r.json")
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr(
             "r.json", json.dumps({"run": {"run_id": "1", "precision": "fp32"}, "settings": {}})

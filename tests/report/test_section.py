@@ -92,7 +92,7 @@ def test_a_page_shows_all_outputs_and_escapes_what_is_no_html(tmp_path):
     cells.append({"cell_type": "code", "id": "mine", "outputs": outputs})
     (tmp_path / "x.ipynb").write_text(json.dumps({"cells": cells}))
     write_page(tmp_path / "x.ipynb")
-    page = (tmp_path / "x.html").read_text(encoding="utf-8")
+    page = (tmp_path / "x.html").read_text()
     assert page.count('<pre class="said">&lt;b&gt;\nred</pre>') == 1 and "\x1b" not in page
     texts = (
         "&lt;i&gt;\nError",

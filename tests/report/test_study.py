@@ -4,8 +4,8 @@ import math
 import time
 
 import made_up_records as made_up
-import pytest
 from drawn_reports import write_all
+from pytest import mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import Study, plain_yaml, study_of
@@ -18,8 +18,8 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(
-    ("studies", "study"),
+@mark.parametrize(
+    "studies, study",
     [
         ([SAID, SAID, {"name": "other"}, None], Study(**SAID)),
         (
@@ -48,7 +48,7 @@ def test_study_yaml_goes_before_the_records(tmp_path):
     assert study == Study("own", "", {"steps": [{"label": "a", "precision": ["fp32", "tf32"]}]})
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text",
     [
         "name: a\nshow: {ovr: units}",
@@ -60,7 +60,7 @@ def test_study_yaml_goes_before_the_records(tmp_path):
 )
 def test_a_wrong_study_yaml_is_refused_in_one_sentence(tmp_path, text):
     (tmp_path / "study.yaml").write_text(text)
-    with pytest.raises(UserError) as error:
+    with raises(UserError) as error:
         study_of(tmp_path, [])
     assert "study.yaml" in str(error.value)
     assert "\n" not in str(error.value)
@@ -85,10 +85,10 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+@mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
 def test_yaml_that_is_large_or_repeats_itself_is_soon_refused(text):
     began = time.process_time()
-    with pytest.raises(UserError) as stopped:
+    with raises(UserError) as stopped:
         plain_yaml(text, "theirs.yaml")
     said = str(stopped.value)
     assert said.startswith("theirs.yaml") and "\n" not in said and len(said) < 400

@@ -13,16 +13,16 @@ from html.parser import HTMLParser
 
 import made_up_records as made_up
 import pandas as pd
-import pytest
 from conftest import ROOT
 from drawn_reports import shown, write_all
 from notebook_outputs import outputs_of
+from pytest import fixture, mark
 
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.runner import cli
 from mixed_precision_study.store.reading import read_records
 
-pytestmark = pytest.mark.slow  # a process draws the whole report
+pytestmark = mark.slow  # a process draws the whole report
 
 CHARTS = {"ratios", "time", "memory", "step_time", "memory_breakdown", "energy"}
 LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
@@ -58,7 +58,7 @@ def hrefs_in(page):
     return [link.get("href") or "" for link in page.all("a")]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def folder(tmp_path_factory):
     """The folder of a report that --report has drawn of all kinds of records; links to a file lay
     in it before.
@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
     folder above.
     """
     above = tmp_path_factory.mktemp("page")
-    folder = above / "logs" / "both"
+    folder = above / "logs/both"
     place = folder / "everything"
     for name, seconds in {"fp32": 6.0, "tf32": 3.0, "amp_fp16": 3.0, "amp_bf16": 2.9}.items():
         seeds = [
@@ -88,7 +88,7 @@ def folder(tmp_path_factory):
     for name, (text, _) in ODD.items():
         (place / name).write_text(text)
     write_all(above / "turing", *made_up.pair_of(device=made_up.TURING, explained=False))
-    (above / "turing" / "._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
+    (above / "turing/._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
     shutil.make_archive(str(place / "second"), "zip", above / "turing")
     write_all(above / "other", made_up.make("lstm_language_model", "tf32", parameters={"units": 7}))
     write_all(folder / "unasked", made_up.make("efficientnet_regression", "fp32"))
@@ -107,18 +107,18 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def notebook(folder):
-    return json.loads((folder / "summary.ipynb").read_text(encoding="utf-8"))
+    return json.loads((folder / "summary.ipynb").read_text())
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def page(folder):
-    return Page((folder / "summary.html").read_text(encoding="utf-8"))
+    return Page((folder / "summary.html").read_text())
 
 
 def test_places_are_read_in_place_and_what_is_left_out_is_named(folder, notebook, page):
-    (old,) = (folder / "everything" / "old").glob("*.json")
+    (old,) = (folder / "everything/old").glob("*.json")
     left_out = {name: word for name, (_, word) in ODD.items() if word} | {
         f"old/{old.name}": "copy of"
     }
@@ -149,7 +149,7 @@ def test_links_are_never_followed_and_html_is_shown_as_text(folder, notebook):
     assert "<script" not in text and "<b>bold" not in text
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def shown_as(notebook):
     """What each output of the notebook is shown as, with its metadata."""
     outputs = outputs_of(notebook, "data")
@@ -162,7 +162,7 @@ def test_charts_and_tables_are_saved_and_small(folder, shown_as):
     alts = [output["image/png"]["alt"] for output in shown_as if "image/png" in output]
     assert len(alts) == len(CHARTS) and all(re.search(r"\d", alt) for alt in alts)
     assert sum(path.stat().st_size for path in [*charts, folder / "summary.ipynb"]) < 1_500_000
-    assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 6
+    assert len((folder / "ratios.csv").read_text().splitlines()) == 1 + 6
 
 
 def test_titles_of_the_page_are_those_of_the_notebook(notebook, page, shown_as):
@@ -210,7 +210,7 @@ def test_the_page_asks_nothing_of_the_network(page):
     )
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
+@mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
 def test_tables_are_sorted_as_numbers():
     program = f"""
 const {{ compared, valueOf }} = require({str(ROOT / "mixed_precision_study/report/template/tables.js")!r});

@@ -9,7 +9,7 @@ import sys
 import types
 from unittest.mock import Mock
 
-import pytest
+from pytest import fixture, mark
 from tiny_suite import (
     LIGHT,
     call,
@@ -36,7 +36,7 @@ STUDIES = {
 SUMMARY = "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')"
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def suite(tmp_path_factory):
     """A folder with studies, the notebooks they run and a summary."""
     place = tmp_path_factory.mktemp("suite")
@@ -44,7 +44,7 @@ def suite(tmp_path_factory):
     return write_suite(place, STUDIES)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def mixed(suite):
     """(output folder, its records, what the batch printed) of runs that end well, fail, and fail
     after their record.
@@ -74,14 +74,14 @@ def test_a_batch_leaves_records_and_a_report(mixed):
         ("ok", "ok", "fp32", 1.0),
     ]
     for page in ("summary.ipynb", "summary.html"):
-        assert "4 records" in (output / page).read_text(encoding="utf-8")
+        assert "4 records" in (output / page).read_text()
 
 
 def test_long_ids_stand_in_the_log_alone(mixed):
     output, records, done = mixed
     said = re.findall(r"^\[\d/4\] cpu[01]  tiny, batch 4, eager", done.stdout, re.MULTILINE)
     assert len(said) == 4
-    log = (output / "logs" / "batch.log").read_text(encoding="utf-8")
+    log = (output / "logs/batch.log").read_text()
     for record in records:  # an id of many letters is for the log
         assert len(re.findall(f"{record['run_id']} .*{record['status']} ", log)) == 1
         assert record["run_id"] not in done.stdout
@@ -126,7 +126,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
     assert len(read_records(archive)) == len(read_records(output)) == 1
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "source, drawn",
     [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
 )
@@ -158,7 +158,7 @@ WRONG = {  # each gets one sentence that names what is wrong, and nothing is wri
 }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "named, words", WRONG.items(), ids=[" ".join(words)[:50] for words in WRONG.values()]
 )
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):

@@ -4,15 +4,15 @@ CPU.
 
 import types
 
-import pytest
 from made_up_nvml import fake_nvml
+from pytest import fixture, mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import batch, devices
 from mixed_precision_study.runner.devices import Cards, cards_of, choose_devices, visible_gpus
 
 
-@pytest.fixture(autouse=True)
+@fixture(autouse=True)
 def two_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_nvml(
@@ -24,7 +24,7 @@ def two_gpus(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "setting, seen",
     [
         *(
@@ -46,15 +46,13 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
     assert [gpu.visible for gpu in visible_gpus()] == expected
 
 
-@pytest.mark.parametrize(
-    "gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
-)
+@mark.parametrize("gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")])
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
-    with pytest.raises(UserError, match=named):
+    with raises(UserError, match=named):
         choose_devices(gpus, jobs)
     assert [device.label for device in choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UserError, match="no GPU 0"):
+    with raises(UserError, match="no GPU 0"):
         choose_devices("0", None)
 
 
@@ -63,7 +61,7 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
     assert [batch.share_of_cores(count) for count in (1, 2, 3, 100)] == [None, 4, 2, 1]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "cuda, driver, usable",
     [("'12.6'", 12, True), ("'13.2'", 12, False), ("'13.2'", None, True), ("None", 13, False)],
 )
@@ -80,15 +78,15 @@ def test_a_pytorch_that_cannot_use_the_gpu_is_refused(monkeypatch, tmp_path, cud
         monkeypatch.setattr(devices, "find_spec", lambda name: None)
         assert [device.label for device in choose_devices("all", None)] == ["gpu0", "gpu1"]
     else:
-        with pytest.raises(UserError, match="CUDA"):
+        with raises(UserError, match="CUDA"):
             choose_devices("all", None)
 
 
 OLD = ("tf32", "amp_bf16")
 
 
-@pytest.mark.parametrize(
-    ("gpus", "expected"),
+@mark.parametrize(
+    "gpus, expected",
     [
         ([([7, 5], 15)], Cards(OLD, True)),  # a T4
         ([([7, 0], 32)], Cards(OLD, False)),  # a V100

@@ -7,8 +7,8 @@ import types
 from pathlib import Path
 
 import psutil
-import pytest
 from made_up_records import CPU, make, make_failed
+from pytest import fixture, mark
 
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner import execute
@@ -27,7 +27,7 @@ from mixed_precision_study.store.record import read_run, write_record
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 
 
-@pytest.fixture
+@fixture
 def ended(tmp_path):
     """Return a function that writes a record and returns (it, the comparison with all that were
     written).
@@ -97,7 +97,7 @@ def test_an_unsupported_base_is_no_base(ended):
     assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("fp32", {"bf16": (1.5, 1)})
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "fields",
     [
         {"device": CPU},  # times that mean nothing
@@ -110,7 +110,7 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
     assert ratios_in_words(*ended("amp_bf16", **fields)) is None
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "fields, named",
     [
         ({}, False),
@@ -128,7 +128,7 @@ def test_what_makes_a_run_doubtful_is_said_once(ended, tmp_path, capsys, fields,
     with log_in(tmp_path):
         say_ended("gpu0", record)
         say_ended("gpu0", record | {"status": "oom", "reason": "too large"})
-    first, second = (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").splitlines()
+    first, second = (tmp_path / "logs/batch.log").read_text().splitlines()
     assert record["run_id"] in first and record["run_id"] in second
     assert ("Caution" in first, "Caution" in second) == (named, False)
     said = capsys.readouterr().out
@@ -174,7 +174,7 @@ def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
     assert cells(table(tmp_path))["ResNet-18, eager"] == ["worked", "needs a GPU"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "given, left",
     [
         ("\x1b]0;title\x07", ""),
@@ -190,7 +190,7 @@ def test_what_a_terminal_would_obey_is_not_printed(tmp_path, capsys, given, left
     with log_in(tmp_path):
         say(f"a{given}b")
     assert capsys.readouterr().out == f"a{left}b\n"
-    assert (tmp_path / "logs/batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
+    assert (tmp_path / "logs/batch.log").read_text().endswith(f"  a{left}b\n")
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
 
 
@@ -201,7 +201,7 @@ def test_times_that_cannot_be_read_are_not_known(tmp_path):
         assert read_seconds(tmp_path) == {}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "log, reason",
     [
         (

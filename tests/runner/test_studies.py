@@ -2,9 +2,9 @@
 
 import json
 
-import pytest
 import yaml
 from conftest import NOTEBOOKS, ROOT
+from pytest import mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import study_of
@@ -25,7 +25,7 @@ OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies"
 STUDIES = OWN | ARTICLES
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@mark.parametrize("name", STUDIES)
 def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
     plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=False)
     comparisons, left_out = plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=True)
@@ -58,7 +58,7 @@ def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
 ENTRY = {"notebook": "cifar_resnet"}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "study, where",
     [
         ([], "mine"),
@@ -78,7 +78,7 @@ ENTRY = {"notebook": "cifar_resnet"}
 )
 def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"mine": study}))
-    with pytest.raises(UserError) as stopped:
+    with raises(UserError) as stopped:
         load_studies(tmp_path / "s.yaml")
     assert (
         where in str(stopped.value)
@@ -87,16 +87,14 @@ def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path)
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"]
-)
+@mark.parametrize("text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"])
 def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     (tmp_path / "s.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"s\.yaml"):
+    with raises(UserError, match=r"s\.yaml"):
         load_studies(tmp_path / "s.yaml")
     assert not (tmp_path / "made").exists()  # no text makes objects
     for name in ("none.yaml", ".", "/dev/zero"):
-        with pytest.raises(UserError, match="cannot be read"):
+        with raises(UserError, match="cannot be read"):
             load_studies(tmp_path / name)
 
 
@@ -126,7 +124,7 @@ def test_without_a_word_it_is_quick_or_all():
     assert [entry["notebook"] for entry in study["runs"]] == ["cifar_resnet", "lstm_language_model"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "word, hint",
     [
         ("quik", "did you mean quick?"),
@@ -135,7 +133,7 @@ def test_without_a_word_it_is_quick_or_all():
     ],
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
-    with pytest.raises(UserError) as stopped:
+    with raises(UserError) as stopped:
         chosen_studies(OWN, [word])
     assert hint in str(stopped.value)
 
@@ -150,36 +148,36 @@ def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
     assert (shown("mine"), shown(ROOT / "outputs")) == ("mine", str(ROOT / "outputs"))
 
 
-@pytest.mark.parametrize("name", ["[x]", "{a: b}"])
+@mark.parametrize("name", ["[x]", "{a: b}"])
 def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
     (tmp_path / "s.yaml").write_text(f"name: {name}\nruns: [{{notebook: cifar_resnet}}]\n")
-    with pytest.raises(UserError, match="name"):
+    with raises(UserError, match="name"):
         load_studies(tmp_path / "s.yaml")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, text", [("batch_size", "0100"), ("lr", "1:30"), ("epochs", "0x" + "F" * 30)]
 )
 def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
     (entry,) = OWN["quick"]["runs"][:1]
-    with pytest.raises(UserError, match=name):
+    with raises(UserError, match=name):
         plan({"runs": [entry]}, NOTEBOOKS, ROOT, parse_overrides([(name, text)]), on_gpu=True)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "pair", [("output_dir", "x"), ("lr", "[" * 400), ("lr", "x: 1: 2"), ("data_dir", "~no/x")]
 )
 def test_an_option_that_cannot_be_is_one_sentence(pair):
-    with pytest.raises(UserError, match=pair[0]):
+    with raises(UserError, match=pair[0]):
         parse_overrides([pair])
-    with pytest.raises(UserError, match="--report"):
+    with raises(UserError, match="--report"):
         expanded("\udcff", "--report")
 
 
 SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks"]}}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "said, base, interleaved",
     [
         ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
@@ -196,7 +194,7 @@ def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
     assert (study["about"]["base"], study.get("interleaved")) == (base, interleaved)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "said",
     [
         {"axis": "checkpointing", "base": "nones"},
@@ -210,5 +208,5 @@ def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
 def test_an_axis_that_compares_nothing_is_refused(tmp_path, said):
     path = tmp_path / "studies.yaml"
     path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
-    with pytest.raises(UserError, match="own"):
+    with raises(UserError, match="own"):
         load_studies(path)

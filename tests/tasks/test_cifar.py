@@ -5,11 +5,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
-import pytest
 import torch
 from conftest import seeded, settings_of
 from made_up_data import assert_equal_batches, make_tree, save_image
 from PIL import Image
+from pytest import mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.record import run_id_of
@@ -70,7 +70,7 @@ def test_the_fingerprint_changes_with_the_data_alone(tmp_path):
     assert len(set(found)) == 4
 
 
-@pytest.mark.parametrize("loader", ["gpu", "workers"])
+@mark.parametrize("loader", ["gpu", "workers"])
 def test_images_of_ones_own_have_the_size_that_is_asked_for(tmp_path, loader):
     make_tree(tmp_path / "flowers", size=(100, 150))
     picture = Image.new("RGB", (48, 48))
@@ -92,11 +92,11 @@ def test_images_of_ones_own_have_the_size_that_is_asked_for(tmp_path, loader):
     assert (smaller.test_images.shape, smaller.classes) == ((6, 3, 32, 32), data.classes)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "CIFAR-100", "synthetic", "."])
+@mark.parametrize("name", ["cifar10", "CIFAR-100", "synthetic", "."])
 def test_images_of_ones_own_never_have_the_name_of_known_data(tmp_path, name, monkeypatch):
     make_tree(tmp_path / name, classes=("cat", "dog"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="data_dir"):
+    with raises(UserError, match="data_dir"):
         load(name, "folder")
 
 
@@ -114,20 +114,20 @@ def test_runs_on_other_images_of_ones_own_have_other_names():
 def test_an_unreadable_image_is_named(tmp_path):
     make_tree(tmp_path / "cifar10")
     (tmp_path / "cifar10/test/class03/1.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"class03/1\.png"):
+    with raises(UserError, match=r"class03/1\.png"):
         load(tmp_path, "auto")
     (tmp_path / "empty/cifar10/train/cat").mkdir(parents=True)
-    with pytest.raises(UserError, match="empty/cifar10/train"):
+    with raises(UserError, match="empty/cifar10/train"):
         load(tmp_path / "empty", "auto")
     make_tree(tmp_path / "half")
     shutil.rmtree(tmp_path / "half/test")
     (tmp_path / "nothing/train/cat").mkdir(parents=True)
     for name, part in (("half", "test"), ("nothing", "train"), ("none", "train")):
-        with pytest.raises(UserError, match=f"{name}/{part} .*train/<class>/"):
+        with raises(UserError, match=f"{name}/{part} .*train/<class>/"):
             load(tmp_path / name, "folder")
 
 
-@pytest.mark.parametrize("another_is_faster", [False, True])
+@mark.parametrize("another_is_faster", [False, True])
 def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_faster):
     class Made:
         base_folder = "made"
@@ -162,11 +162,11 @@ def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_
         cifar.os, "replace", Mock(side_effect=PermissionError(13, "Permission denied"))
     )
     monkeypatch.setattr(Made, "base_folder", "elsewhere")
-    with pytest.raises(UserError, match=r"Permission denied.*train/<class>/"):
+    with raises(UserError, match=r"Permission denied.*train/<class>/"):
         load(tmp_path / "other", "cifar10")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "options", [{"loader": "gpu"}, *({"loader": "workers", "num_workers": n} for n in (0, 2))]
 )
 def test_both_loaders_give_batches_of_one_kind(options):
@@ -186,7 +186,7 @@ def test_both_loaders_give_batches_of_one_kind(options):
         assert not torch.equal(batches[0][0], next(others)[0])
 
 
-@pytest.mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
+@mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
 def test_batches_made_together_are_those_made_one_by_one(options):
     """Each image is a window of a padded one, or its mirror image."""
     data = load(batch_size=300, **options)
@@ -218,7 +218,7 @@ def test_an_epoch_has_whole_batches_and_the_test_set_has_all():
     assert [len(list(batches)) for batches in both] == [2, 2] and data.test_batches(
         torch.float32, 128
     ) is None
-    with pytest.raises(UserError, match=r"batch_size 2001.* 2000"):
+    with raises(UserError, match=r"batch_size 2001.* 2000"):
         data.steps_per_epoch(2001)
     assert [len(labels) for _, labels in data.eval_batches(torch.float32, 128)] == [
         128,

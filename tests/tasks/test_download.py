@@ -9,16 +9,16 @@ from unittest.mock import Mock
 from urllib import request
 
 import PIL.Image
-import pytest
 import torch
 from conftest import settings_of
+from pytest import mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import cifar, images, wikitext
 
 
-@pytest.mark.parametrize("answer", [b"", b"another", TimeoutError(), BadStatusLine("\0")])
-@pytest.mark.parametrize(
+@mark.parametrize("answer", [b"", b"another", TimeoutError(), BadStatusLine("\0")])
+@mark.parametrize(
     "module, notebook, name",
     [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
 )
@@ -33,7 +33,7 @@ def test_named_data_are_refused_and_others_made_up(
     )
     kind = SimpleNamespace(base_folder="b", url="http://x/f", tgz_md5="0", filename="f")
     monkeypatch.setitem(cifar.KINDS, "cifar10", kind)
-    with pytest.raises(UserError, match=str(tmp_path)):
+    with raises(UserError, match=str(tmp_path)):
         module.load(
             settings_of(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu")
         )
@@ -45,7 +45,7 @@ def test_named_data_are_refused_and_others_made_up(
 
 
 # read by processes, and in this one
-@pytest.mark.parametrize("per_process, count", [(150, 300), (250, 40)])
+@mark.parametrize("per_process, count", [(150, 300), (250, 40)])
 def test_images_come_in_order_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()
@@ -64,7 +64,7 @@ def test_images_come_in_order_and_a_broken_one_is_named(monkeypatch, capsys, per
             raise UserError(f"image {index}")
         return read(index)
 
-    with pytest.raises(UserError, match=r"^image 17$"):
+    with raises(UserError, match=r"^image 17$"):
         images.decode_all(stumble, count)
 
 
@@ -84,18 +84,18 @@ ODD_IMAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", ODD_IMAGES)
+@mark.parametrize("kind", ODD_IMAGES)
 def test_no_image_starts_a_program_waits_or_takes_memory(tmp_path, monkeypatch, kind):
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     ODD_IMAGES[kind](tmp_path / "x.png")
-    with pytest.raises(UserError, match="be read"):
+    with raises(UserError, match="be read"):
         images.decoded(tmp_path / "x.png")
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "bmp", "tif", "gif", "ppm"])
+@mark.parametrize("ending", ["png", "jpg", "webp", "bmp", "tif", "gif", "ppm"])
 def test_every_format_of_a_list_is_read(tmp_path, ending):
     PIL.Image.new("RGB", (4, 4), (200, 0, 0)).save(tmp_path / f"x.{ending}")
     (tmp_path / "link").symlink_to(tmp_path / f"x.{ending}")  # data sets are often made of links

@@ -7,10 +7,10 @@ import sys
 from unittest.mock import Mock
 
 import numpy as np
-import pytest
 import torch
 from conftest import settings_of
 from made_up_data import assert_equal_batches, save_image, write_csv
+from pytest import approx, importorskip, mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import elpv
@@ -40,11 +40,11 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
     pixels = [take(index) for index in range(3)]
     assert {(image.shape, image.dtype) for image in pixels} == {((3, 32, 48), torch.uint8)}
     assert [image[1].float().mean() for image in pixels] == [0, 80, 160]
-    with pytest.raises(UserError, match="csv_path"):
+    with raises(UserError, match="csv_path"):
         load("csv")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, problem",
     [
         ("path;image;label\n.;0.png;0,5", "line 2.*path;image;label"),
@@ -65,14 +65,14 @@ def test_a_wrong_csv_stops_with_its_name_and_the_place(tmp_path, text, problem):
     path = tmp_path / "mine.csv"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=problem) as raised:
+    with raises(UserError, match=problem) as raised:
         read(path)
     assert str(path) in str(raised.value)
 
 
-@pytest.mark.slow  # the package decodes all of its images
+@mark.slow  # the package decodes all of its images
 def test_elpv_comes_from_its_package(tmp_path, capsys):
-    utils = pytest.importorskip("elpv_dataset.utils")
+    utils = importorskip("elpv_dataset.utils")
     pictures, probabilities, _ = utils.load_dataset()
     (take, _, labels), *_ = elpv.elpv_images((300, 300))
     assert torch.equal(labels, torch.tensor(probabilities.tolist(), dtype=torch.float32))
@@ -90,7 +90,7 @@ def test_elpv_comes_from_its_package(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize("left", ["nothing", "a folder", "the code alone"])
+@mark.parametrize("left", ["nothing", "a folder", "the code alone"])
 def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left):
     if left != "nothing":
         (tmp_path / "elpv_dataset").mkdir()
@@ -106,15 +106,15 @@ def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left)
     monkeypatch.setattr(
         "sys.path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)]
     )
-    with pytest.raises(UserError, match="--force-reinstall elpv-dataset"):
+    with raises(UserError, match="--force-reinstall elpv-dataset"):
         load("elpv")
     assert load("auto").source == "synthetic"
 
 
-@pytest.mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
+@mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
 def test_labels_that_do_not_fit_and_too_few_images_stop(tmp_path, labels, problem):
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", label) for label in labels])
-    with pytest.raises(UserError, match=problem):
+    with raises(UserError, match=problem):
         load("auto", csv_path=path, data_dir=str(tmp_path))
 
 
@@ -125,7 +125,7 @@ def test_the_held_out_images_are_a_fifth_of_every_seed():
     assert len(held_out) == len(training | held_out) // 5 == data.eval_samples
     assert torch.equal(load(seed=5).held_out, data.held_out)
     median = data.labels[data.training].sort().values[(data.train_samples - 1) // 2]
-    assert data.chance == pytest.approx((data.labels[data.held_out] - median).abs().mean().item())
+    assert data.chance == approx((data.labels[data.held_out] - median).abs().mean().item())
 
 
 def test_images_have_the_size_that_is_asked_for(tmp_path):

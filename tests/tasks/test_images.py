@@ -1,8 +1,8 @@
 """Images of every depth, as the image data sets read them."""
 
 import numpy as np
-import pytest
 from PIL import Image
+from pytest import mark, raises
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks.images import decoded
@@ -10,8 +10,8 @@ from mixed_precision_study.tasks.images import decoded
 STEPS = np.linspace(0, 1, 64).reshape(8, 8)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("ending", ["png", "tif"])
+@mark.parametrize("mode", ["RGB", "L"])
+@mark.parametrize("ending", ["png", "tif"])
 def test_16_bits_are_scaled_and_not_clipped(tmp_path, mode, ending):
     path = tmp_path / f"grey.{ending}"
     Image.fromarray((STEPS * 65535).astype(np.uint16)).save(path)
@@ -26,11 +26,11 @@ def test_other_byte_orders_are_scaled_too(tmp_path):
     assert np.abs(np.asarray(decoded(path, "L")) - STEPS * 255).max() <= 1
 
 
-@pytest.mark.parametrize("kind", [np.int32, np.float32])
+@mark.parametrize("kind", [np.int32, np.float32])
 def test_numbers_of_unknown_range_are_refused(tmp_path, kind):
     path = tmp_path / "numbers.tif"
     Image.fromarray((STEPS * 4095).astype(kind)).save(path)
-    with pytest.raises(UserError, match=r"numbers\.tif.*8 or 16 bits"):
+    with raises(UserError, match=r"numbers\.tif.*8 or 16 bits"):
         decoded(path)
 
 
