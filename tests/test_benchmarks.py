@@ -27,8 +27,14 @@ from mixed_precision_study.store.record import new_record, write_record
 
 def test_ratios_of_contenders_pair_one_round_on_one_gpu():
     cell, _, theirs, ours = peers.CELLS[0]
-    speeds = [("0", "a", 100, 110), ("1", "a", 100, 121), ("0", "b", 50, 55), ("2", "b", 60, None)]
-    speeds += [("3", "a", None, 999), ("3", "b", 1, None)]  # of two GPUs, so no pair
+    speeds = [
+        ("0", "a", 100, 110),
+        ("1", "a", 100, 121),
+        ("0", "b", 50, 55),
+        ("2", "b", 60, None),
+        ("3", "a", None, 999),
+        ("3", "b", 1, None),
+    ]  # of two GPUs, so no pair
     rows = []
     for number, gpu, one, other in speeds:
         for contender, speed in ((theirs, one), (ours, other)):
@@ -81,7 +87,7 @@ def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     assert len(simulate.problems_of(bad)) == (4 if scatter.processes < 0.01 else 3)
 
 
-@mark.parametrize("scatter, margin", [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
+@mark.parametrize("scatter, margin", {0.002: 0.002, 0.02: 0.02, 0.012: 0.02}.items())
 def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     draw = random.Random(0)
     one = {"metric_name": "accuracy", "metric_better": "higher", "metric_margin": margin}
@@ -264,8 +270,8 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
         "start": 1.5,
         "end": 3.5,
         "search": 0.5,
+        "explanation": None,
     }
-    known |= {"explanation": None}
     assert {name: cells[name] for name in known} == known
     assert cells["rest"] == approx(15 - 5 - 4.5 - 1.5)
     assert run_seconds.table_of([cells]).splitlines()[2].endswith("| 4.0 | 0.5 | - |")

@@ -78,8 +78,7 @@ def test_the_readme_is_short():
 
 
 def test_what_we_found_is_short():
-    text = (ROOT / "docs/results.md").read_text()
-    assert words_of(prose_of(text)) <= 800
+    assert words_of(prose_of((ROOT / "docs/results.md").read_text())) <= 800
 
 
 @mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -126,11 +125,11 @@ def test_each_number_of_a_finding_is_recomputed(folder):
 
 @mark.parametrize(
     "sentence, left",
-    [
-        ("ResNet-18 gains <!--a-->1.5<!--/--> times in fp16 on an H100.", []),
-        ("WideResNet-28-10 gains 1.5 times over 2,048 images.", ["1.5", "2,048"]),
-        ("Three of <!--a-->four<!--/--> gain 5%.", ["Three", "5%"]),
-    ],
+    {
+        "ResNet-18 gains <!--a-->1.5<!--/--> times in fp16 on an H100.": [],
+        "WideResNet-28-10 gains 1.5 times over 2,048 images.": ["1.5", "2,048"],
+        "Three of <!--a-->four<!--/--> gain 5%.": ["Three", "5%"],
+    }.items(),
 )
 def test_a_number_by_hand_is_found(sentence, left):
     assert quoted.uncovered(sentence) == left
@@ -169,8 +168,13 @@ def test_the_lines_of_the_readme_train(monkeypatch):
     model, optimizer, loss_function, batches = small_problem("cpu")
     before = loss_function(model(batches[0][0]), batches[0][1]).item()
     monkeypatch.setattr(torch, "compile", lambda model, mode: model)
-    names = {"torch": torch, "model": model, "optimizer": optimizer, "batches": batches}
-    names |= {"loss_function": loss_function}
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": optimizer,
+        "batches": batches,
+        "loss_function": loss_function,
+    }
     try:
         exec(code_of(ROOT / "README.md").replace('"cuda"', '"cpu"'), names)
     finally:
@@ -181,16 +185,27 @@ def test_the_lines_of_the_readme_train(monkeypatch):
 def test_the_lines_for_an_lstm_train(monkeypatch):
     """A stand-in for the graph does what a replay does: it makes the gradients anew."""
     model, optimizer, loss_function, batches = small_problem("cpu")
-    names = {"torch": torch, "model": model, "optimizer": optimizer, "batches": batches}
-    names |= {"loss_function": loss_function}
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": optimizer,
+        "batches": batches,
+        "loss_function": loss_function,
+    }
 
     class Graph:
         def replay(self):
             optimizer.zero_grad()
             names["forward_and_backward"]()
 
-    stand_ins = {"CUDAGraph": Graph, "Stream": Mock, "current_stream": Mock, "synchronize": Mock}
-    stand_ins |= {"graph": nullcontext, "stream": nullcontext}
+    stand_ins = {
+        "CUDAGraph": Graph,
+        "Stream": Mock,
+        "current_stream": Mock,
+        "synchronize": Mock,
+        "graph": nullcontext,
+        "stream": nullcontext,
+    }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     before = loss_function(model(batches[0][0]), batches[0][1]).item()
@@ -209,8 +224,13 @@ def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
         loss.backward()
         optimizer.step()
     copied, optimizer, loss_function, batches = small_problem("cuda")
-    names = {"torch": torch, "model": copied, "optimizer": optimizer, "batches": batches}
-    names |= {"loss_function": loss_function}
+    names = {
+        "torch": torch,
+        "model": copied,
+        "optimizer": optimizer,
+        "batches": batches,
+        "loss_function": loss_function,
+    }
     try:
         exec(code_of(page), names)
     finally:
@@ -219,8 +239,7 @@ def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
 
 
 def test_the_version_to_cite_is_this_one():
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert cited["version"] == __version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 

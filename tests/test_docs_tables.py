@@ -191,8 +191,14 @@ def test_the_result_comes_first(after):
 
 
 def test_the_conclusion_of_each_way_comes_first():
-    kinds = [("text/markdown", "Slow. Wait."), ("image/png", "AA"), ("text/markdown", "a note")]
-    kinds += [("text/html", "<table>"), ("text/markdown", "Fast. Go."), ("image/png", "BB")]
+    kinds = [
+        ("text/markdown", "Slow. Wait."),
+        ("image/png", "AA"),
+        ("text/markdown", "a note"),
+        ("text/html", "<table>"),
+        ("text/markdown", "Fast. Go."),
+        ("image/png", "BB"),
+    ]
     shown = [{"output_type": "display_data", "data": {kind: text}} for kind, text in kinds]
     cell = {"outputs": shown}
     assert executed.taken_conclusions(cell) == ["**Slow.** Wait.", "**Fast.** Go."]

@@ -34,7 +34,7 @@ def clones(tmp_path_factory):
         shutil.copy(ROOT / "run_all.py", clone)
         notebook = read_notebook("cifar_resnet")
         cells = [cell for cell in notebook["cells"] if cell["id"] in ("finder", "imports")]
-        notebook["cells"] = [cells[0], cells[1] | {"source": [USES]}]
+        notebook["cells"] = [cells[0], {**cells[1], "source": [USES]}]
         (clone / "notebooks").mkdir()
         (clone / "notebooks/tiny.ipynb").write_text(json.dumps(notebook))
         made.append((clone, clone / "notebooks/tiny.ipynb"))

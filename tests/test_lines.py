@@ -13,8 +13,16 @@ from pytest import approx, mark
 
 def result(process, row, step_ms, model="gpt", **others):
     cache = "cold" if process == 0 else "warm"
-    known = {"run": process, "process": process, "compiler_cache": cache, "gpu": "H100"}
-    known |= {"torch": "2.11", "model": model, "row": row, "step_ms": step_ms}
+    known = {
+        "run": process,
+        "process": process,
+        "compiler_cache": cache,
+        "gpu": "H100",
+        "torch": "2.11",
+        "model": model,
+        "row": row,
+        "step_ms": step_ms,
+    }
     return known | others
 
 
@@ -41,14 +49,20 @@ def test_every_second_process_goes_backwards():
 
 
 def test_ratios_pair_rows_of_one_process_on_logarithms():
-    rows = [result(run, "default", step) for run, step in ((0, 10.0), (1, 12.0), (2, 11.0))]
-    rows += [result(run, "tf32", step) for run, step in ((0, 5.0), (1, 4.0), (3, 1.0))]
+    rows = [result(run, "default", step) for run, step in {0: 10.0, 1: 12.0, 2: 11.0}.items()]
+    rows += [result(run, "tf32", step) for run, step in {0: 5.0, 1: 4.0, 3: 1.0}.items()]
     rows += [result(2, "tf32", 1.0, error="The loss is not finite.")]
     default, tf32 = lines.summary_of(rows, "gpt")
     logs = [math.log(2), math.log(3)]
     half = 12.71 * stdev(logs) / math.sqrt(2)
-    expected = {"n": 2, "mean": math.sqrt(6), "least": 2, "most": 3}
-    expected |= {"low": math.exp(fmean(logs) - half), "high": math.exp(fmean(logs) + half)}
+    expected = {
+        "n": 2,
+        "mean": math.sqrt(6),
+        "least": 2,
+        "most": 3,
+        "low": math.exp(fmean(logs) - half),
+        "high": math.exp(fmean(logs) + half),
+    }
     assert tf32["over_base"] == approx(expected)
     assert (tf32["n"], tf32["step_ms"]) == (3, 4.0)
     assert tf32["errors"] == ["The loss is not finite."]
@@ -100,7 +114,7 @@ def test_a_row_that_fails_leaves_a_sentence_alone(tmp_path, monkeypatch):
     assert failed["error"] == "RuntimeError: CUDA error: no such thing"
     assert (good["model"], good["row"], good["order"]) == ("gpt", "default", "forward")
     assert good["step_ms"] > 0
-    assert "CUDA error: no such thing" in lines.table([failed | {"run": 0}, good | {"run": 0}])
+    assert "CUDA error: no such thing" in lines.table([{**failed, "run": 0}, {**good, "run": 0}])
 
 
 def test_a_process_that_ends_early_leaves_a_result_of_each_row(tmp_path):
@@ -113,6 +127,5 @@ def test_a_process_that_ends_early_leaves_a_result_of_each_row(tmp_path):
 
 
 def test_the_script_imports_nothing_of_the_package():
-    text = (ROOT / "benchmarks/lines.py").read_text()
-    assert "mixed_precision_study" not in text
+    assert "mixed_precision_study" not in (ROOT / "benchmarks/lines.py").read_text()
     assert json.loads(json.dumps(lines.known_of(1, False)))["order"] == "backward"

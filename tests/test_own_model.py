@@ -225,7 +225,7 @@ def switches_found(request):
     """Set PyTorch's switches as the code before compare() may have left them."""
     with backends_as_found():
         values = {**OLDER_SWITCHES, **dict.fromkeys(FP32_SWITCHES.values(), "tf32")}
-        for line, value in (values | {FP32_SWITCHES["matmul"]: "none"}).items():
+        for line, value in ({**values, FP32_SWITCHES["matmul"]: "none"}).items():
             set_switch(line, value)
         if request.param == "TF32":
             torch.set_float32_matmul_precision("high")
@@ -480,8 +480,11 @@ def test_the_losses_are_those_of_a_loop(accumulate, scaler):
         "clip": 0.1,
         "accumulate": accumulate,
         "schedule": lambda step: RATES[step],
+        "seed": 3,
+        "scaler": scaler,
+        "max_steps": 9,
+        **QUICK,
     }
-    given |= {"seed": 3, "scaler": scaler, "max_steps": 9, **QUICK}
     exact, mixed = compare("loop", make_model, batches, compute_loss, **given)
     assert exact.train_loss == approx(wanted, rel=1e-5)
     assert mixed.train_loss == approx(wanted, rel=2e-2)

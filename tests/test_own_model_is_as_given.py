@@ -86,7 +86,7 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     )
 
 
-@mark.parametrize("kind, told", [("train", 0), ("eval", 0), ("frozen", 1)])
+@mark.parametrize("kind, told", {"train": 0, "eval": 0, "frozen": 1}.items())
 def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
     compare("told", MODES[kind][0], BATCHES, loss, **QUICK)
     assert capsys.readouterr().out.count("make_model leaves 1 in evaluation mode") == told
@@ -167,11 +167,16 @@ def test_a_switch_is_seen_wherever_it_is_set(place):
         tf32()
         return 1.0
 
-    given = {"make_model": make_model, "batches": BATCHES, "compute_loss": noted, **QUICK}
-    given |= {"model": {"make_model": model}, "optimizer": {"make_optimizer": optimizer}}.get(
-        place, {}
-    )
-    given |= {"batches": {"batches": Reading()}}.get(place, {})
+    given = {
+        "make_model": make_model,
+        "batches": BATCHES,
+        "compute_loss": noted,
+        **QUICK,
+        **{"model": {"make_model": model}, "optimizer": {"make_optimizer": optimizer}}.get(
+            place, {}
+        ),
+        **{"batches": {"batches": Reading()}}.get(place, {}),
+    }
     if place == "optimizer's step":
         given["make_optimizer"] = lambda weights: Switching(weights, lr=0.01)
     if place == "evaluate":
@@ -229,8 +234,7 @@ RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layo
 def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
     with raises(UserError, match=says):
         compare("refused", **usual(**changed, output_dir=str(tmp_path), **ALONE))
-    trained = [one for one in read_records(tmp_path)[0] if one["status"] == "ok"]
-    assert trained == []
+    assert [one for one in read_records(tmp_path)[0] if one["status"] == "ok"] == []
 
 
 @mark.parametrize("name", [7, None, "a\0b"])

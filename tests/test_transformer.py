@@ -13,8 +13,16 @@ from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import byte_text
 from mixed_precision_study.train.precision import set_fp32_precision
 
-SMALL = {"dataset": "synthetic", "width": 64, "layers": 2, "context": 32, "batch_size": 4}
-SMALL |= {"epochs": 1, "max_steps": 12, "lr": 0.003}
+SMALL = {
+    "dataset": "synthetic",
+    "width": 64,
+    "layers": 2,
+    "context": 32,
+    "batch_size": 4,
+    "epochs": 1,
+    "max_steps": 12,
+    "lr": 0.003,
+}
 CPU = torch.device("cpu")
 # how far losses may be apart, in units of a loss
 NEAR = {"fp32": 1e-6, "tf32": 1e-3, "amp_fp16": 2e-3, "amp_bf16": 1e-2}
@@ -67,7 +75,7 @@ def test_each_step_on_a_gpu_is_that_of_a_plain_loop(precision, execution):
 
 
 def test_a_record_has_the_means_and_bits_of_a_plain_loop():
-    given = SMALL | {"precisions": ["fp32"], "epochs": 2}
+    given = {**SMALL, "precisions": ["fp32"], "epochs": 2}
     names = run_cells("transformer", "run", **given)
     (record,), data = names["records"], names["data"]
     batches = [one for epoch in (0, 1) for one in data.train_batches(epoch, torch.float32, 4)]
@@ -97,7 +105,7 @@ CHANGES = [
 
 @mark.parametrize("change", CHANGES, ids=str)
 def test_what_saves_memory_or_names_a_kernel_changes_no_loss(change):
-    given = SMALL | {"precisions": ["fp32"], "max_steps": 5}
+    given = {**SMALL, "precisions": ["fp32"], "max_steps": 5}
     (usual,) = run_cells("transformer", "run", **given)["records"]
     (record,) = run_cells("transformer", "run", **given, **change)["records"]
     assert record.status == "ok", record.reason
@@ -124,10 +132,10 @@ def test_attention_takes_the_type_that_is_asked_for(monkeypatch):
 
 
 def test_trained_weights_begin_another_training(tmp_path):
-    given = SMALL | {"precisions": ["fp32"], "lr": 0.01, "save_to": str(tmp_path / "weights")}
+    given = {**SMALL, "precisions": ["fp32"], "lr": 0.01, "save_to": str(tmp_path / "weights")}
     (first,) = run_cells("transformer", "run", **given)["records"]
     file = str(tmp_path / "weights-fp32.pt")
-    (second,) = run_cells("transformer", "run", **given | {"init_from": file})["records"]
+    (second,) = run_cells("transformer", "run", **{**given, "init_from": file})["records"]
     assert second.train_loss[0] < first.train_loss[0] - 0.3
     assert first.identity is None and len(second.identity["weights"]) == 12
 

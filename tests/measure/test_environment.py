@@ -51,15 +51,12 @@ def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
 
 @mark.parametrize(
     "told, name",
-    [
-        (
-            "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n",
-            "EPYC 7543 32-Core",
-        ),
-        ("Hardware\t: BCM2835\nModel\t\t: Raspberry Pi 5\n", "Raspberry Pi 5"),
-        ("processor\t: 0\nmodel\t\t: 85\n", "x86"),
-        (None, "x86"),
-    ],
+    {
+        "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n": "EPYC 7543 32-Core",
+        "Hardware\t: BCM2835\nModel\t\t: Raspberry Pi 5\n": "Raspberry Pi 5",
+        "processor\t: 0\nmodel\t\t: 85\n": "x86",
+        None: "x86",
+    }.items(),
 )
 def test_the_cpu_has_the_name_that_the_system_tells(monkeypatch, tmp_path, told, name):
     places = []

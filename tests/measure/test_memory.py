@@ -99,8 +99,7 @@ def test_the_tensors_of_both_errors_are_freed():
     held = []
 
     def fail(error):
-        tensor = torch.ones(2)
-        held.append(weakref.ref(tensor))
+        held.append(weakref.ref(torch.ones(2)))
         raise error
 
     try:

@@ -67,8 +67,10 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
         "EnforcedPowerLimit": 350_000,
         "PowerManagementDefaultLimit": 350_000,
         "ClockInfo": 1395,
+        "MaxClockInfo": 2100,
+        "CurrentClocksThrottleReasons": 0,
+        **answers,
     }
-    known |= {"MaxClockInfo": 2100, "CurrentClocksThrottleReasons": 0, **answers}
     functions = {
         f"nvmlDeviceGet{question}": lambda handle, answer=answer: answer
         for question, answer in known.items()

@@ -132,7 +132,7 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
             2,
         ),
         (
-            LARGEST | {"batch_size_used": 1000},
+            {**LARGEST, "batch_size_used": 1000},
             {"batch_size_used": 500},
             gained(),
             "amp_fp16",
@@ -210,7 +210,7 @@ def test_a_limit_is_said_with_what_stands_behind_it():
         " kernel launches (10%)"
     )
     gain = Finding("gain", values={"ratio": 1.25, "low": 1.09, "high": 1.42})
-    found = find_bottleneck(profiled(SPARSE, busy=0.85) | {"graph_gain": gain})
+    found = find_bottleneck({**profiled(SPARSE, busy=0.85), "graph_gain": gain})
     assert "1.25x (1.09 to 1.42) as fast" in said_of_limit(found)
     assert tried([]) == "" and tried(["graph", "compile"]).startswith(
         f"{tried(['graph'])} or torch.compile"

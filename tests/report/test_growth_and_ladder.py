@@ -89,7 +89,7 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
     medians = found.trainings.groupby(["comparison", "precision"])[
         ["seconds", "gib", "joules"]
     ].median()
-    for name, base in (("tf32", "fp32"), ("amp_bf16", "tf32"), ("fp8", "amp_bf16")):
+    for name, base in {"tf32": "fp32", "amp_bf16": "tf32", "fp8": "amp_bf16"}.items():
         assert set(pairs.base[name]) == {base}
         for row in pairs.loc[name].itertuples():
             shares = medians.loc[(row.comparison, name)] / medians.loc[(row.comparison, base)]
@@ -139,8 +139,9 @@ def test_largest_batches_trained_and_the_next_did_not_fit(tmp_path):
             "batch_size_used": size,
             "samples_per_epoch": 50_000 // size * size,
             "batch_probes": probes,
+            "seconds": [seconds] * 6,
+            "parameters": {"batch_size": "max"},
         }
-        facts |= {"seconds": [seconds] * 6, "parameters": {"batch_size": "max"}}
         runs.append(made_up.make("cifar_resnet", precision, **facts))
     found = read_all(tmp_path, *runs)
     rows = settings.largest_of(found).set_index("precision")

@@ -119,8 +119,9 @@ def page(folder):
 
 def test_places_are_read_in_place_and_what_is_left_out_is_named(folder, notebook, page):
     (old,) = (folder / "everything/old").glob("*.json")
-    left_out = {name: word for name, (_, word) in ODD.items() if word} | {
-        f"old/{old.name}": "copy of"
+    left_out = {
+        **{name: word for name, (_, word) in ODD.items() if word},
+        f"old/{old.name}": "copy of",
     }
     text = shown(notebook)
     assert "18 used, 4 left out" in text and "could not be drawn" not in text

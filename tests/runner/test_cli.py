@@ -128,7 +128,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
 
 @mark.parametrize(
     "source, drawn",
-    [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
+    {"import time; time.sleep(600)": False, "raise ValueError": False, "1": True}.items(),
 )
 def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.1 if "sleep" in source else 3600)

@@ -30,8 +30,12 @@ def run_all(folder, *words):
         folder / "studies.yaml",
         "--gpus",
         "none",
+        "--jobs",
+        "1",
+        "--output-dir",
+        folder / "out",
+        *words,
     ]
-    command += ["--jobs", "1", "--output-dir", folder / "out", *words]
     return subprocess.run(
         [*map(str, command)],
         cwd=folder,
@@ -89,7 +93,7 @@ def test_its_report_has_its_ratio(tmp_path):
 def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
     write_gpt(tmp_path, "compare")
     cpu = {"max_steps": 2, "width": 16, "precisions": ["fp32"]}
-    runs = [{"notebook": "gpt", "cpu": cpu | {"layers": layers}} for layers in (1, 2)]
+    runs = [{"notebook": "gpt", "cpu": {**cpu, "layers": layers}} for layers in (1, 2)]
     study = {"axis": "layers", "base": 1, "runs": runs}
     (tmp_path / "studies.yaml").write_text(json.dumps({"own": study}))
     done = run_all(tmp_path, "own")
@@ -124,7 +128,7 @@ def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch)
         monkeypatch.setenv(
             PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)})
         )
-        made = records.new_record("cifar_resnet", run.parameters | {"num_workers": 9}, "fp32", {})
+        made = records.new_record("cifar_resnet", {**run.parameters, "num_workers": 9}, "fp32", {})
         assert [*run.trainings] == [made.run_id] and made.run_id.endswith(digits)
         found.add(made.run_id)
     assert len(found) == 2
@@ -142,5 +146,5 @@ def test_a_value_that_the_notebook_has_fixed_is_no_other_run(tmp_path, monkeypat
     monkeypatch.setenv(
         PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)})
     )
-    made = records.new_record("gpt", run.parameters | {"scaler": "device"}, "fp32", {})
+    made = records.new_record("gpt", {**run.parameters, "scaler": "device"}, "fp32", {})
     assert made.run_id in run.trainings and made.settings["scaler"] == "device"

@@ -215,14 +215,14 @@ def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
 
 @mark.parametrize(
     "name, said",
-    [
-        ("bacth_size", "did you mean batch_size?"),
-        ("cifar_resnt.lr", "did you mean cifar_resnet.lr?"),
-        ("cifar_resnet.modle", "did you mean cifar_resnet.model?"),
-        ("cifar_resnet.bptt", "cifar_resnet.bptt"),
-        ("cifar_resnet.repeats", "cifar_resnet.repeats"),
-        ("cifar_resnet.repeat", "cifar_resnet.repeat"),
-    ],
+    {
+        "bacth_size": "did you mean batch_size?",
+        "cifar_resnt.lr": "did you mean cifar_resnet.lr?",
+        "cifar_resnet.modle": "did you mean cifar_resnet.model?",
+        "cifar_resnet.bptt": "cifar_resnet.bptt",
+        "cifar_resnet.repeats": "cifar_resnet.repeats",
+        "cifar_resnet.repeat": "cifar_resnet.repeat",
+    }.items(),
 )
 def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
     check_overrides(

@@ -80,11 +80,11 @@ def test_another_way_has_a_base_of_its_own(ended):
 
 def test_a_ratio_waits_for_its_fair_base(ended):
     _, comparison = ended("fp32")
-    parameters = comparison[0].parameters | {"precisions": ["tf32"]}
+    parameters = {**comparison[0].parameters, "precisions": ["tf32"]}
     comparison.append(comparison[0]._replace(parameters=parameters))
     assert ratios_in_words(*ended("amp_bf16")) is None  # TF32 is to come
     # of another way, it is waited for by no one here
-    comparison[1] = comparison[1]._replace(parameters=parameters | {"execution": "cuda_graph"})
+    comparison[1] = comparison[1]._replace(parameters={**parameters, "execution": "cuda_graph"})
     assert ratios_of(ratios_in_words(*ended("amp_fp16", seconds=[3.0] * 3))) == (
         "fp32",
         {"fp16": (2.0, 1)},
@@ -127,7 +127,7 @@ def test_what_makes_a_run_doubtful_is_said_once(ended, tmp_path, capsys, fields,
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):
         say_ended("gpu0", record)
-        say_ended("gpu0", record | {"status": "oom", "reason": "too large"})
+        say_ended("gpu0", {**record, "status": "oom", "reason": "too large"})
     first, second = (tmp_path / "logs/batch.log").read_text().splitlines()
     assert record["run_id"] in first and record["run_id"] in second
     assert ("Caution" in first, "Caution" in second) == (named, False)
@@ -145,7 +145,7 @@ def cells(text):
 def test_the_last_table_has_a_row_for_each_way_of_each_model(ended, tmp_path):
     graph = {"execution": "cuda_graph", "channels_last": True}
     for way, joules in ((graph, 2.0), ({}, None)):
-        for precision, seconds in (("tf32", 3.0), ("amp_fp16", 4.0), ("amp_bf16", 2.0)):
+        for precision, seconds in {"tf32": 3.0, "amp_fp16": 4.0, "amp_bf16": 2.0}.items():
             fields = {"peak": 2198.0 if precision == "amp_fp16" else 4246.0}
             fields["joules_per_1000_samples"] = joules and joules * seconds
             ended(precision, parameters=way, seconds=[seconds] * 3, **fields)
@@ -176,14 +176,14 @@ def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
 
 @mark.parametrize(
     "given, left",
-    [
-        ("\x1b]0;title\x07", ""),
-        ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),  # a link
+    {
+        "\x1b]0;title\x07": "",
+        "\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\": "text",  # a link
         # a reset, colours, a bell and text that runs backwards
-        ("\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066", ""),
-        ("\x1b]0;title", "0;title"),  # without an end
-        ("é \n\t", "é \n\t"),
-    ],
+        "\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066": "",
+        "\x1b]0;title": "0;title",  # without an end
+        "é \n\t": "é \n\t",
+    }.items(),
 )
 def test_what_a_terminal_would_obey_is_not_printed(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()

@@ -105,7 +105,7 @@ def test_the_study_of_an_output_folder_runs(tmp_path):
     (tmp_path / "summary.ipynb").touch()  # the report of that folder
     studies = load_studies(path)
     about = study_of(tmp_path, [])._asdict()
-    assert studies["once"]["about"] == said | {"axis": "precision", "base": None} == about
+    assert studies["once"]["about"] == {**said, "axis": "precision", "base": None} == about
     assert list(chosen_studies(studies, [])) == ["once"]
     assert notebooks_for(path, studies) == NOTEBOOKS
     (tmp_path / "cifar_resnet.ipynb").touch()  # a stranger's notebook in an output folder
@@ -126,11 +126,11 @@ def test_without_a_word_it_is_quick_or_all():
 
 @mark.parametrize(
     "word, hint",
-    [
-        ("quik", "did you mean quick?"),
-        ("cifar_resnet", "quick"),
-        ("quick/cifar_resnt", "cifar_resnet?"),
-    ],
+    {
+        "quik": "did you mean quick?",
+        "cifar_resnet": "quick",
+        "quick/cifar_resnt": "cifar_resnet?",
+    }.items(),
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
     with raises(UserError) as stopped:
@@ -156,7 +156,7 @@ def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
 
 
 @mark.parametrize(
-    "name, text", [("batch_size", "0100"), ("lr", "1:30"), ("epochs", "0x" + "F" * 30)]
+    "name, text", {"batch_size": "0100", "lr": "1:30", "epochs": "0x" + "F" * 30}.items()
 )
 def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
     (entry,) = OWN["quick"]["runs"][:1]

@@ -103,12 +103,12 @@ def test_images_of_ones_own_never_have_the_name_of_known_data(tmp_path, name, mo
 def test_runs_on_other_images_of_ones_own_have_other_names():
     settings = vars(settings_of("cifar_resnet", {"dataset": "folder"}))
     first, again, other = (
-        run_id_of("cifar_resnet", settings | {"data_dir": place}, "fp32")
+        run_id_of("cifar_resnet", {**settings, "data_dir": place}, "fp32")
         for place in ("data/flowers", "/mnt/flowers/", "data/cats")
     )
     assert first == again != other
     assert "flowers" in first and "cats" in other
-    assert run_id_of("cifar_resnet", settings | {"dataset": "folder flowers"}, "fp32") != other
+    assert run_id_of("cifar_resnet", {**settings, "dataset": "folder flowers"}, "fp32") != other
 
 
 def test_an_unreadable_image_is_named(tmp_path):
@@ -122,7 +122,7 @@ def test_an_unreadable_image_is_named(tmp_path):
     make_tree(tmp_path / "half")
     shutil.rmtree(tmp_path / "half/test")
     (tmp_path / "nothing/train/cat").mkdir(parents=True)
-    for name, part in (("half", "test"), ("nothing", "train"), ("none", "train")):
+    for name, part in {"half": "test", "nothing": "train", "none": "train"}.items():
         with raises(UserError, match=f"{name}/{part} .*train/<class>/"):
             load(tmp_path / name, "folder")
 

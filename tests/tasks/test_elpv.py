@@ -72,8 +72,7 @@ def test_a_wrong_csv_stops_with_its_name_and_the_place(tmp_path, text, problem):
 
 @mark.slow  # the package decodes all of its images
 def test_elpv_comes_from_its_package(tmp_path, capsys):
-    utils = importorskip("elpv_dataset.utils")
-    pictures, probabilities, _ = utils.load_dataset()
+    pictures, probabilities, _ = importorskip("elpv_dataset.utils").load_dataset()
     (take, _, labels), *_ = elpv.elpv_images((300, 300))
     assert torch.equal(labels, torch.tensor(probabilities.tolist(), dtype=torch.float32))
     for place in (0, 1, 1300, 2623):
