@@ -7,17 +7,18 @@ import json
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib
 import notebook_cells
 import pytest
 import torch
-from pytest import fixture, mark
+from pytest import fixture, mark, raises
 from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
-from mixed_precision_study.parameters import checked
+from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store import commit
 
@@ -72,6 +73,14 @@ def read_json(path):
 
 def read_notebook(name):
     return read_json(NOTEBOOKS / f"{name}.ipynb")
+
+
+@contextmanager
+def refuses(words=None):
+    """What a person's mistake must get: a UserError of one line with these words."""
+    with raises(UserError, match=words) as stopped:
+        yield stopped
+    assert "\n" not in str(stopped.value)
 
 
 def seeded(seed):

@@ -53,29 +53,6 @@ def test_ratios_of_contenders_pair_one_round_on_one_gpu():
     assert [float(row[name]) for name in ("ratio", "low", "high")] == approx(expected, rel=1e-3)
 
 
-def test_rounds_alternate_and_go_on_after_a_failure(tmp_path, monkeypatch, capsys):
-    order = []
-
-    def measure(contender, options):
-        order.append(contender)
-        return None if contender == failing else 8.0 if contender.startswith("timm") else 10.0
-
-    monkeypatch.setattr(peers, "measure", measure)
-    words = [str(tmp_path), "--timm", str(tmp_path), "--tiny", "--rounds", "0", "1"]
-    monkeypatch.setattr(sys, "argv", ["peers.py", *words])
-    cells = [cell for cell in peers.CELLS if cell[2].startswith("timm")]
-    contenders = list(dict.fromkeys(contender for cell in cells for contender in cell[2:]))
-    failing = contenders[0]
-    peers.main()
-    assert order == contenders + contenders[::-1]
-    order, failing = [], None
-    peers.main()
-    assert order == [contenders[0]] * 2
-    assert [(row["ratio"], row["n"]) for row in peers.rows_in(tmp_path / "peers.csv")] == [
-        ("1.25", "2")
-    ] * len(cells)
-
-
 @mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
 def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     """Of 200 draws the share of covering intervals scatters by 1.5%."""
@@ -275,17 +252,3 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
     assert {name: cells[name] for name in known} == known
     assert cells["rest"] == approx(15 - 5 - 4.5 - 1.5)
     assert run_seconds.table_of([cells]).splitlines()[2].endswith("| 4.0 | 0.5 | - |")
-
-
-def test_equal_runs_are_one_row_of_medians(tmp_path):
-    seconds = {"one": 10.0, "two": 14.0, "three": 40.0}
-    for run_id in seconds:
-        write_training(tmp_path, run_id, startup_import_seconds=2.0 if run_id == "one" else None)
-    # it only explained, as no process does today
-    write_training(tmp_path, "old", purpose="explain")
-    for number, other in enumerate(({"scaler": "device"}, {"compile_mode": "coordinate-descent"})):
-        write_training(tmp_path, f"other-{number}", "amp_fp16", other)
-    rows = rows_of(tmp_path, seconds)
-    timed = rows["cifar_resnet resnet18 eager fp32"]
-    assert (timed["n"], timed["whole"], timed["import"]) == ("3", 14, 2)
-    assert len(rows) == 3

@@ -190,23 +190,6 @@ def test_the_result_comes_first(after):
     assert cells[-1].id == "finder"
 
 
-def test_the_conclusion_of_each_way_comes_first():
-    kinds = [
-        ("text/markdown", "Slow. Wait."),
-        ("image/png", "AA"),
-        ("text/markdown", "a note"),
-        ("text/html", "<table>"),
-        ("text/markdown", "Fast. Go."),
-        ("image/png", "BB"),
-    ]
-    shown = [{"output_type": "display_data", "data": {kind: text}} for kind, text in kinds]
-    cell = {"outputs": shown}
-    assert executed.taken_conclusions(cell) == ["**Slow.** Wait.", "**Fast.** Go."]
-    assert [next(iter(one["data"].values())) for one in cell["outputs"]] == [
-        *("AA", "a note", "<table>", "BB")
-    ]
-
-
 def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
     copy = nbformat.reads(after, as_version=4)
     sources = {cell.source for cell in copy.cells if cell.id not in ("note", "where")}
@@ -216,9 +199,3 @@ def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
     assert "see outputs or https://a.org/b/c" in after
     count = sum(cell.cell_type == "code" for cell in before.cells)
     assert after.count("printed by the cell") == count
-
-
-@mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])
-def test_a_notebook_without_result_is_refused(name, tmp_path, capsys):
-    assert (executed.main([name, "x"]), capsys.readouterr().err.count("\n")) == (1, 1)
-    assert not (tmp_path / "x").exists()

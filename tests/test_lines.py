@@ -41,13 +41,6 @@ def test_each_row_adds_a_line_and_both_formats_have_one_base():
     assert lines.rows_of("gpt")["compile"] == ("tf32", ("default", "tf32", "compile"))
 
 
-def test_every_second_process_goes_backwards():
-    options = argparse.Namespace(models=["resnet18", "gpt"], rows=["default", "channels_last"])
-    forward = [("resnet18", "default"), ("resnet18", "channels_last"), ("gpt", "default")]
-    assert lines.rows_in_order(options, 0) == forward
-    assert lines.rows_in_order(options, 3) == forward[::-1]
-
-
 def test_ratios_pair_rows_of_one_process_on_logarithms():
     rows = [result(run, "default", step) for run, step in {0: 10.0, 1: 12.0, 2: 11.0}.items()]
     rows += [result(run, "tf32", step) for run, step in {0: 5.0, 1: 4.0, 3: 1.0}.items()]
@@ -115,15 +108,6 @@ def test_a_row_that_fails_leaves_a_sentence_alone(tmp_path, monkeypatch):
     assert (good["model"], good["row"], good["order"]) == ("gpt", "default", "forward")
     assert good["step_ms"] > 0
     assert "CUDA error: no such thing" in lines.table([{**failed, "run": 0}, {**good, "run": 0}])
-
-
-def test_a_process_that_ends_early_leaves_a_result_of_each_row(tmp_path):
-    out = str(tmp_path / "lines.jsonl")
-    words = ["--models", "gpt", "--rows", "default", "tf32", "--out", out, "--seconds", "0.01"]
-    lines.start_process(lines.options_of(words), 5, True, tmp_path)
-    rows = lines.results(out)
-    assert [row["row"] for row in rows] == ["tf32", "default"]  # an odd one runs backwards
-    assert all("0.01 s" in row["error"] and row["process"] == 5 for row in rows)
 
 
 def test_the_script_imports_nothing_of_the_package():

@@ -10,11 +10,10 @@ import types
 
 import nbformat
 import torch
-from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, read_notebook, run_cells
-from pytest import mark, raises
+from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, read_notebook, refuses, run_cells
+from pytest import mark
 
 from mixed_precision_study import own_model, standalone
-from mixed_precision_study.parameters import UserError
 
 TRAIN = (*EXPERIMENTS, "your_model")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}
@@ -108,6 +107,5 @@ def test_by_default_the_second_example_only_says_how_to_run_it(monkeypatch, caps
 
 @mark.parametrize("installed, said", [(True, "random"), (False, "pip install")])
 def test_no_transformers_or_network_is_one_sentence(monkeypatch, installed, said):
-    with raises(UserError, match=said) as error:
+    with refuses(said):
         run_example(monkeypatch, "elsewhere", installed)
-    assert "\n" not in str(error.value)

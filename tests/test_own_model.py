@@ -13,8 +13,8 @@ import warnings
 
 import numpy
 import torch
-from conftest import run_cells, seeded
-from pytest import approx, fixture, mark, param, raises
+from conftest import refuses, seeded
+from pytest import approx, fixture, mark, param
 from small_training import sgd_trainer
 from torch import nn
 from torch.backends import cudnn
@@ -24,10 +24,9 @@ from torch.utils.data import DataLoader
 
 import mixed_precision_study
 from mixed_precision_study.experiment import Metric
-from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, compare
+from mixed_precision_study.own_model import compare
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import load, write_record
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.tasks.iterable import IterableData
 from mixed_precision_study.train.precision import (
@@ -186,7 +185,7 @@ def test_a_graph_leaves_out_a_last_batch_and_refuses_more():
     assert (both[0].steps_per_epoch, both[0].samples_per_epoch) == (2, 64)
     assert len({record.run_id for record in both}) == 4
     for sizes in ((8, 8, 7, 6), (8, 7, 8), (7, 8, 8)):
-        with raises(UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"):
+        with refuses(f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"):
             IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
     assert IterableData([torch.randn(8, 16)] * 3, None, one_shape=True).steps == 3
 
@@ -300,15 +299,6 @@ def test_targets_keep_their_type_and_arguments_are_cast(precision):
     )
 
 
-@mark.slow
-def test_the_notebook_runs_with_any_number_of_steps():
-    parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
-    for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
-        (record,) = run_cells("your_model", "run", **parameters, **given)["records"]
-        assert (record.status, record.steps_per_epoch, record.batch_size_used) == ("ok", steps, 8)
-        assert 0 <= record.metric[0] <= 1
-
-
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter([(INPUTS, LABELS)])
@@ -368,7 +358,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
         **QUICK,
         "precisions": ["fp32"],
     }
-    with raises(UserError, match=says) as refusal:
+    with refuses(says) as refusal:
         compare("refused", **usual | {"output_dir": str(tmp_path)} | changed)
     frames = [frame for frame in refusal.traceback if "model" in frame.frame.f_locals]
     assert frames == []  # because a notebook keeps the error, and with it what its frames hold
@@ -524,18 +514,3 @@ def test_functions_of_ones_own_are_used():
     )
     assert rates == [(0, 2, 0), (1, 2, 0), (2, 2, 1), (3, 2, 1)] * 2
     assert begun[-4:] == [True, False] * 2
-
-
-def test_three_processes_of_an_own_model_give_an_interval(tmp_path):
-    """Each with its own `repeat`, as the docstring says. Three calls in one process give none."""
-    from mixed_precision_study.report.tables import read_tables
-
-    for repeat in range(3):
-        given = {**QUICK, "output_dir": str(tmp_path), "repeat": repeat}
-        compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
-    assert set(read_tables(tmp_path).ratios.processes) == {1}
-    for path in tmp_path.glob("*.json"):
-        record = load(path)
-        record.process_id = f"process {record.settings['repeat']}"
-        write_record(record, tmp_path)
-    assert set(read_tables(tmp_path).ratios.processes) == {3}

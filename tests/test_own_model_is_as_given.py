@@ -7,8 +7,8 @@ import inspect
 import re
 
 import torch
-from conftest import ROOT, seeded
-from pytest import approx, mark, param, raises
+from conftest import ROOT, refuses, seeded
+from pytest import approx, mark, param
 from small_training import losses_of_a_loop
 from torch import nn
 from torch.backends import cudnn
@@ -17,7 +17,6 @@ from torch.optim import SGD
 from mixed_precision_study import own_model
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import compare
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store.reading import read_records
@@ -121,7 +120,7 @@ def test_a_switch_that_a_training_sets_makes_it_fail(name):
         return training_step(*given)
 
     before = switches_now()
-    with raises(UserError, match=name):
+    with refuses(name):
         compare(
             "sets", make_model, BATCHES, loss, training_step=setting, output_dir="sets", **QUICK
         )
@@ -186,7 +185,7 @@ def test_a_switch_is_seen_wherever_it_is_set(place):
         assert {(one.status, one.fp32_precision_matmul) for one in records} == {("ok", "ieee")}
         assert seen == {"ieee"}
     else:
-        with raises(UserError, match="fp32_precision"):
+        with refuses("fp32_precision"):
             compare("place", **given)
 
 
@@ -232,20 +231,20 @@ RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layo
     ],
 )
 def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
-    with raises(UserError, match=says):
+    with refuses(says):
         compare("refused", **usual(**changed, output_dir=str(tmp_path), **ALONE))
     assert [one for one in read_records(tmp_path)[0] if one["status"] == "ok"] == []
 
 
 @mark.parametrize("name", [7, None, "a\0b"])
 def test_a_name_that_is_no_text_is_one_sentence(name, tmp_path):
-    with raises(UserError, match="model is"):
+    with refuses("model is"):
         compare(name, **usual(output_dir=str(tmp_path)))
 
 
 @mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_call_without_gradients_is_one_sentence(mode):
-    with mode(), raises(UserError, match="outside"):
+    with mode(), refuses("outside"):
         compare("refused", **usual())
 
 
@@ -338,7 +337,7 @@ def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     ],
 )
 def test_a_metric_checks_itself(wrong):
-    with raises(UserError):
+    with refuses():
         Metric(**wrong)
     assert Metric("a", "higher", torch.tensor(0.5)).chance == 0.5
 
@@ -389,7 +388,7 @@ OTHERS = {
 def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     batches = Changing(after, OTHERS[kind])
     given = usual(batches=batches, epochs=3, max_steps=99, output_dir=str(tmp_path), **ALONE)
-    with raises(UserError):
+    with refuses():
         compare("changing", **given)
     assert {record["status"] for record in read_records(tmp_path)[0]} == {"failed"}
 
@@ -400,7 +399,7 @@ def test_evaluations_of_other_batches_are_no_result():
         pass
 
     for batches in (Shrinking(1, BATCHES[:2]), Shrinking(0, [])):
-        with raises(UserError, match="eval_batches"):
+        with refuses("eval_batches"):
             compare("shrinking", **usual(evaluate=error, eval_batches=batches, **ALONE))
 
 
@@ -536,7 +535,7 @@ def test_batches_are_read_once_before_the_trainings():
 
 
 def test_a_failure_of_making_the_model_is_a_record(tmp_path):
-    with raises(UserError, match="ZeroDivisionError"):
+    with refuses("ZeroDivisionError"):
         compare("fails", lambda: 1 / 0, BATCHES, loss, output_dir=str(tmp_path), **QUICK)
     assert [(record["status"], record["identity"]) for record in records_of(tmp_path)] == [
         ("failed", None)

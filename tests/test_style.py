@@ -11,9 +11,7 @@ import papermill
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
 from pytest import mark, param
 
-from mixed_precision_study.judge.verdict import FEW_HOSTS
 from mixed_precision_study.parameters import assignments
-from mixed_precision_study.report.words import WRITTEN, outcome_words
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -105,24 +103,3 @@ def test_the_cells_are_those_that_the_documents_name(name):
         code_cells(name)["check"].splitlines()[0]
         == f'settings = check_parameters("{name}", globals())'
     )
-
-
-def said_of_hosts(path):
-    """Return the texts of a module, docstrings aside, that call a machine a host."""
-    tree = ast.parse(path.read_text())
-    alone = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-    texts = [
-        one.value
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in alone
-    ]
-    return [text for text in texts if re.search(r"\bhosts?\b", text) and " " in text.strip()]
-
-
-@mark.parametrize("room", ["report", "runner"])
-def test_a_person_reads_of_machines(room):
-    """The outcome in ratios.csv keeps its name, because others read that file."""
-    paths = sorted((ROOT / "mixed_precision_study" / room).glob("*.py"))
-    said = {text for path in paths for text in said_of_hosts(path)}
-    assert paths and said <= {WRITTEN[FEW_HOSTS]}
-    assert "machines" in outcome_words(FEW_HOSTS)

@@ -8,13 +8,13 @@ from importlib.metadata import PackageNotFoundError
 from unittest.mock import Mock
 
 import torch
+from conftest import refuses
 from made_up_nvml import fake_nvml
-from pytest import mark, raises
+from pytest import mark
 from small_training import CPU, make_record
 
 from mixed_precision_study.measure import environment
 from mixed_precision_study.measure.environment import choose_device, describe_environment
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import flat_record
 from mixed_precision_study.store.variables import RUNNER_ENV
@@ -93,8 +93,8 @@ def test_a_gpu_that_pytorch_cannot_use_stops_the_run(monkeypatch):
     monkeypatch.delenv(RUNNER_ENV, raising=False)
     assert choose_device() == CPU
     monkeypatch.setenv(RUNNER_ENV, "1")
-    with raises(UserError, match="GPU-1"):
+    with refuses("GPU-1"):
         choose_device()
     monkeypatch.setattr(torch, "__version__", "2.8.1")
-    with raises(UserError, match="too old"):
+    with refuses("too old"):
         choose_device()

@@ -7,10 +7,10 @@ import math
 
 import made_up_records as made_up
 import yaml
+from conftest import refuses
 from drawn_reports import all_parts, drawn_bars, failures_in, write_all
-from pytest import approx, fixture, mark, raises
+from pytest import approx, fixture, mark
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.section import Cards, Chart, File, Table
 from mixed_precision_study.report.tables import bars_of, read_tables
 
@@ -130,5 +130,5 @@ def test_precisions_may_have_another_base(tmp_path):
     ],
 )
 def test_an_axis_that_says_too_little_is_refused_in_a_sentence(tmp_path, said):
-    with raises(UserError, match=r"axis|base"):
+    with refuses(r"axis|base"):
         study_in(tmp_path / "wrong", [checkpointed("none")], **said)

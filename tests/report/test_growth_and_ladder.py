@@ -4,13 +4,12 @@ of made-up records.
 
 import made_up_records as made_up
 from conftest import results
-from drawn_reports import parts_of, read_all, rows_in
+from drawn_reports import read_all, rows_in
 from pytest import approx, fixture, mark
 
 from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import settings
 from mixed_precision_study.report.charts import STATUS
-from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store.record import flat_record
 
@@ -62,15 +61,6 @@ def test_steps_have_their_speed_over_the_first_and_the_last(steps):
     assert rows.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
     assert rows.gib["graph"] == approx((700 - 150) / 1024)
     assert rows.status["compiled"] == "failed" and rows.seconds.isna()["compiled"]
-
-
-def test_each_step_has_a_row_and_those_that_ran_a_line(climbed, steps):
-    section = settings.steps_section(climbed)
-    assert "4.8" in section.finding and len(rows_in(section)[0]) == len(steps)
-    (chart,) = parts_of(section, Chart)
-    lines = chart.figures[0].axes[0].lines
-    places = [line.get_xdata()[0] for line in lines if line.get_gid()]
-    assert places == approx([1, 2, 2.4, 2.4, 4.8])
 
 
 def test_steps_are_in_no_table_of_ways(climbed, steps):

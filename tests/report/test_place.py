@@ -8,12 +8,11 @@ import sys
 import zipfile
 
 import made_up_records as made_up
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, refuses
 from drawn_reports import write_all
-from pytest import mark, raises
+from pytest import mark
 from tiny_suite import write_notebook
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import check_place, of_a_report, set_aside
 from mixed_precision_study.report.section import File, save
 from mixed_precision_study.runner import cli
@@ -54,7 +53,7 @@ def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
 
 
 def refused(folder, notebook=SOURCE):
-    with raises(UserError) as stopped:
+    with refuses() as stopped:
         check_place(folder, notebook)
     return str(stopped.value)
 

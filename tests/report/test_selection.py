@@ -5,11 +5,10 @@ import shutil
 import zipfile
 
 import made_up_records as made_up
-from conftest import ROOT
+from conftest import ROOT, refuses
 from drawn_reports import flat, rows_in, said_in, write_all
-from pytest import mark, raises
+from pytest import mark
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report import files, results
 from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
@@ -36,7 +35,7 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     assert len(read_tables("../outputs/main/quick-h100").trainings) == 1
     shutil.rmtree(tmp_path / "notebooks/outputs")
     shutil.rmtree(tmp_path / "outputs/quick")
-    with raises(UserError, match="records_dir"):
+    with refuses("records_dir"):
         read_tables("outputs")  # what is published alone is no answer
     write_all(tmp_path / "outputs/quick", made_up.make("cifar_resnet", "fp32"))
     monkeypatch.chdir(tmp_path / "outputs/quick")  # as where records were uploaded

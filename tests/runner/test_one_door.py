@@ -78,18 +78,6 @@ def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
 
 
 @mark.slow
-def test_its_report_has_its_ratio(tmp_path):
-    write_gpt(tmp_path, "compare", cpu={"max_steps": 2, "width": 16})
-    assert run_all(tmp_path, "own").returncode == 0
-    (ratio,) = pd.read_csv(tmp_path / "out/ratios.csv").to_dict("records")
-    assert (ratio["precision"], ratio["baseline"], ratio["notebook"]) == ("amp_bf16", "fp32", "gpt")
-    assert ratio["ratio"] > 0 and ratio["processes"] == 1
-    trainings = pd.read_csv(tmp_path / "out/trainings.csv")
-    assert set(trainings.width) == {16} and len(trainings) == 2
-    assert (tmp_path / "out/summary.html").stat().st_size > 10_000
-
-
-@mark.slow
 def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
     write_gpt(tmp_path, "compare")
     cpu = {"max_steps": 2, "width": 16, "precisions": ["fp32"]}

@@ -1,12 +1,12 @@
 """The studies files against the notebooks they name, and what is asked for on the command line."""
 
 import json
+import re
 
 import yaml
-from conftest import NOTEBOOKS, ROOT
-from pytest import mark, raises
+from conftest import NOTEBOOKS, ROOT, refuses
+from pytest import mark
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
@@ -78,23 +78,19 @@ ENTRY = {"notebook": "cifar_resnet"}
 )
 def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"mine": study}))
-    with raises(UserError) as stopped:
+    with refuses() as stopped:
         load_studies(tmp_path / "s.yaml")
-    assert (
-        where in str(stopped.value)
-        and "mine" in str(stopped.value)
-        and "\n" not in str(stopped.value)
-    )
+    assert where in str(stopped.value) and "mine" in str(stopped.value)
 
 
 @mark.parametrize("text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"])
 def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     (tmp_path / "s.yaml").write_text(text)
-    with raises(UserError, match=r"s\.yaml"):
+    with refuses(r"s\.yaml"):
         load_studies(tmp_path / "s.yaml")
     assert not (tmp_path / "made").exists()  # no text makes objects
     for name in ("none.yaml", ".", "/dev/zero"):
-        with raises(UserError, match="cannot be read"):
+        with refuses("cannot be read"):
             load_studies(tmp_path / name)
 
 
@@ -133,9 +129,8 @@ def test_without_a_word_it_is_quick_or_all():
     }.items(),
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
-    with raises(UserError) as stopped:
+    with refuses(re.escape(hint)):
         chosen_studies(OWN, [word])
-    assert hint in str(stopped.value)
 
 
 def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
@@ -151,7 +146,7 @@ def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
 @mark.parametrize("name", ["[x]", "{a: b}"])
 def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
     (tmp_path / "s.yaml").write_text(f"name: {name}\nruns: [{{notebook: cifar_resnet}}]\n")
-    with raises(UserError, match="name"):
+    with refuses("name"):
         load_studies(tmp_path / "s.yaml")
 
 
@@ -160,7 +155,7 @@ def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
 )
 def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
     (entry,) = OWN["quick"]["runs"][:1]
-    with raises(UserError, match=name):
+    with refuses(name):
         plan({"runs": [entry]}, NOTEBOOKS, ROOT, parse_overrides([(name, text)]), on_gpu=True)
 
 
@@ -168,9 +163,9 @@ def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
     "pair", [("output_dir", "x"), ("lr", "[" * 400), ("lr", "x: 1: 2"), ("data_dir", "~no/x")]
 )
 def test_an_option_that_cannot_be_is_one_sentence(pair):
-    with raises(UserError, match=pair[0]):
+    with refuses(pair[0]):
         parse_overrides([pair])
-    with raises(UserError, match="--report"):
+    with refuses("--report"):
         expanded("\udcff", "--report")
 
 
@@ -208,5 +203,5 @@ def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
 def test_an_axis_that_compares_nothing_is_refused(tmp_path, said):
     path = tmp_path / "studies.yaml"
     path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
-    with raises(UserError, match="own"):
+    with refuses("own"):
         load_studies(path)

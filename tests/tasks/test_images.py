@@ -1,10 +1,10 @@
 """Images of every depth, as the image data sets read them."""
 
 import numpy as np
+from conftest import refuses
 from PIL import Image
-from pytest import mark, raises
+from pytest import mark
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks.images import decoded
 
 STEPS = np.linspace(0, 1, 64).reshape(8, 8)
@@ -30,7 +30,7 @@ def test_other_byte_orders_are_scaled_too(tmp_path):
 def test_numbers_of_unknown_range_are_refused(tmp_path, kind):
     path = tmp_path / "numbers.tif"
     Image.fromarray((STEPS * 4095).astype(kind)).save(path)
-    with raises(UserError, match=r"numbers\.tif.*8 or 16 bits"):
+    with refuses(r"numbers\.tif.*8 or 16 bits"):
         decoded(path)
 
 
