@@ -145,50 +145,6 @@ class Reading:
         return iter(BATCHES)
 
 
-@mark.any_python
-@mark.parametrize("place", ["model", "optimizer", "optimizer's step", "batches", "evaluate"])
-def test_a_switch_is_seen_wherever_it_is_set(place):
-    seen = set()
-
-    def model():
-        tf32()
-        return make_model()
-
-    def optimizer(weights):
-        tf32()
-        return SGD(weights, lr=0.01)
-
-    def noted(model, batch):
-        seen.add(torch.backends.cuda.matmul.fp32_precision)
-        return loss(model, batch)
-
-    def evaluate(model, batches):
-        tf32()
-        return 1.0
-
-    given = {
-        "make_model": make_model,
-        "batches": BATCHES,
-        "compute_loss": noted,
-        **QUICK,
-        **{"model": {"make_model": model}, "optimizer": {"make_optimizer": optimizer}}.get(
-            place, {}
-        ),
-        **{"batches": {"batches": Reading()}}.get(place, {}),
-    }
-    if place == "optimizer's step":
-        given["make_optimizer"] = lambda weights: Switching(weights, lr=0.01)
-    if place == "evaluate":
-        given |= {"evaluate": evaluate, "eval_batches": BATCHES, "metric": METRIC}
-    if place in ("model", "optimizer"):  # they run before the training, so what they set is undone
-        records = compare("place", **given)
-        assert {(one.status, one.fp32_precision_matmul) for one in records} == {("ok", "ieee")}
-        assert seen == {"ieee"}
-    else:
-        with refuses("fp32_precision"):
-            compare("place", **given)
-
-
 def usual(**changed):
     held_out = {"evaluate": error, "eval_batches": BATCHES, "metric": METRIC}
     functions = {"make_model": make_model, "batches": BATCHES, "compute_loss": loss, **QUICK}
@@ -199,12 +155,51 @@ def usual(**changed):
     )
 
 
+PLACES = {
+    "model": {"make_model": lambda: tf32() or make_model()},
+    "optimizer": {"make_optimizer": lambda weights: tf32() or SGD(weights, lr=0.01)},
+    "optimizer's step": {"make_optimizer": lambda weights: Switching(weights, lr=0.01)},
+    "batches": {"batches": Reading()},
+    "evaluate": {"evaluate": lambda model, batches: tf32() or 1.0},
+}
+
+
+@mark.any_python
+@mark.parametrize("place", PLACES)
+def test_a_switch_is_seen_wherever_it_is_set(place):
+    seen = set()
+
+    def noted(model, batch):
+        seen.add(torch.backends.cuda.matmul.fp32_precision)
+        return loss(model, batch)
+
+    given = usual(compute_loss=noted, **PLACES[place])
+    if place in ("model", "optimizer"):  # they run before the training, so what they set is undone
+        records = compare("place", **given)
+        assert {(one.status, one.fp32_precision_matmul) for one in records} == {("ok", "ieee")}
+        assert seen == {"ieee"}
+    else:
+        with refuses("fp32_precision"):
+            compare("place", **given)
+
+
 def holds_itself():
     batch = [INPUTS, LABELS]
     batch.append(batch)
     return batch
 
 
+SAMPLES = torch.utils.data.TensorDataset(INPUTS, LABELS)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([(INPUTS, LABELS)])
+
+
+ONE = nn.Linear(16, 1)
+# which has nothing to do with torch's
+OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layout=torch.jagged)
 
 
@@ -212,6 +207,41 @@ RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layo
 @mark.parametrize(
     "says, changed",
     [
+        *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
+        *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, Stream(), OTHER_DATASET)),
+        *(
+            ("DataLoader", {"eval_batches": wrong, "evaluate": len})
+            for wrong in (SAMPLES, Stream())
+        ),
+        *(
+            ("batches", {"batches": wrong})
+            for wrong in ((one for one in [INPUTS]), [], 3, lambda: [])
+        ),
+        ("tensor", {"batches": ["text"]}),
+        ("make_model", {"make_model": ONE}),
+        ("None.*Module", {"make_model": lambda: None}),
+        ("make_model.*twice", {"make_model": lambda: ONE}),
+        ("compute_loss", {"compute_loss": lambda model: 0}),
+        (r"compute_loss.*\(8, 1\)", {"compute_loss": lambda model, batch: model(batch[0])}),
+        (
+            "compute_loss.*hidden",
+            {"compute_loss": lambda model, batch, hidden: model(batch[0]).mean()},
+        ),
+        ("model", {"compute_loss": lambda model, batch: torch.zeros(())}),
+        (
+            "a dict.*add",
+            {"compute_loss": lambda model, batch: {"a": torch.zeros(()), "b": torch.zeros(())}},
+        ),
+        (
+            "tuple.*one optimizer",
+            {"make_optimizer": lambda weights: (torch.optim.SGD(weights), None)},
+        ),
+        ("schedule", {"schedule": 0.1}),
+        ("clip", {"clip": 1.0, "training_step": training_step}),
+        ("clip", {"clip": -1.0}),
+        ("epoch", {"epoch": 3}),
+        ("eval_batches", {"evaluate": len, "eval_batches": None}),
+        ("ZeroDivisionError", {"compute_loss": lambda model, batch: 1 / 0}),
         ("metric", {"evaluate": error, "metric": None}),
         ("metric", {"evaluate": error, "metric": "accuracy"}),
         ("evaluate.*number", {"evaluate": lambda model, batches: None}),
@@ -395,10 +425,7 @@ def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
 
 @mark.any_python
 def test_evaluations_of_other_batches_are_no_result():
-    class Shrinking(Changing):
-        pass
-
-    for batches in (Shrinking(1, BATCHES[:2]), Shrinking(0, [])):
+    for batches in (Changing(1, BATCHES[:2]), Changing(0, [])):
         with refuses("eval_batches"):
             compare("shrinking", **usual(evaluate=error, eval_batches=batches, **ALONE))
 
