@@ -142,20 +142,6 @@ def test_equal_runs_differ_about_as_often_as_promised(drift, monkeypatch):
     assert 0.02 < fmean(rates) < 0.08, rates
 
 
-@mark.parametrize("count, blocks, splits", [(24, 6, 2000), (12, 4, 1296), (8, 4, 16)])
-def test_a_split_takes_two_neighbours_from_each_of_four_blocks(count, blocks, splits):
-    cut = equal_runs.blocks_of(list(range(count)))
-    assert cut == [
-        list(range(start, start + count // blocks)) for start in range(0, count, count // blocks)
-    ]
-    found = equal_runs.splits_of(cut)
-    assert len(found) == splits and equal_runs.splits_of(cut) == found  # drawn again
-    for split in found:
-        assert len({number for number, *_ in split}) == 4
-        assert all(own != base and max(own, base) < count // blocks for _, own, base in split)
-    assert splits == 2000 or len(set(found)) == splits
-
-
 def test_a_change_from_block_to_block_is_no_difference(monkeypatch):
     monkeypatch.setattr(equal_runs, "MOST_SPLITS", 1000)
     rates = []

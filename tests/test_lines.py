@@ -31,16 +31,6 @@ def compiled(process, row, step_ms, first_seconds, **others):
     return result(process, row, step_ms, **seconds, **others)
 
 
-def test_each_row_adds_a_line_and_both_formats_have_one_base():
-    rows = lines.rows_of("resnet18")
-    assert list(rows) == ["default", "tf32", "channels_last", "compile", "bf16", "fp16"]
-    assert rows["default"] == (None, ("default",))
-    assert rows["compile"][0] == "channels_last"
-    assert rows["bf16"] == ("compile", (*rows["compile"][1], "bf16"))
-    assert rows["fp16"] == ("compile", (*rows["compile"][1], "fp16"))
-    assert lines.rows_of("gpt")["compile"] == ("tf32", ("default", "tf32", "compile"))
-
-
 def test_ratios_pair_rows_of_one_process_on_logarithms():
     rows = [result(run, "default", step) for run, step in {0: 10.0, 1: 12.0, 2: 11.0}.items()]
     rows += [result(run, "tf32", step) for run, step in {0: 5.0, 1: 4.0, 3: 1.0}.items()]

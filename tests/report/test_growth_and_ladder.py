@@ -64,6 +64,8 @@ def test_steps_have_their_speed_over_the_first_and_the_last(steps):
 
 
 def test_steps_are_in_no_table_of_ways(climbed, steps):
+    section = settings.steps_section(climbed)
+    assert "4.8" in section.finding and len(rows_in(section)[0]) == len(steps)
     pairs = set(zip(steps.comparison, steps.precision, strict=True))
     assert not [
         one
