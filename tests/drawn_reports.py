@@ -52,8 +52,9 @@ def rows_in(section):
 
 
 def drawn_bars(figure):
-    """Return (length, label, colour) of each bar of a figure of draw_bars() from above."""
+    """Return (length, label, colour) of each bar of a figure of draw_bars() from above; all begin at 0."""
     (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0 and {bar.get_x() for bar in axes.patches} <= {0}
     labels = {}
     for text in axes.texts:
         labels.setdefault(text.get_position()[1], []).append(text.get_text())

@@ -106,12 +106,6 @@ def test_a_module_imports_only_what_lies_below_it(place):
         assert not wrong, f"{name} imports {', '.join(sorted(wrong))}"
 
 
-def test_instruments_take_no_trainer():
-    trees = [ast.parse(FILES[name].read_text()) for name in FILES if within(name, ["measure"])]
-    arguments = {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    assert "record" in arguments and "trainer" not in arguments
-
-
 def loaded(modules, heavy):
     """Return which of `heavy` a fresh process has loaded that imported some modules, which must
     print nothing.

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 
-import papermill
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
 from pytest import mark, param
 
@@ -81,19 +80,16 @@ CELLS = "finder imports parameters check training-step data model evaluate run r
 
 
 @mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
-def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
+def test_the_one_parameters_cell_has_flat_values_with_words(name):
     (cell,) = [
         cell
         for cell in read_notebook(name)["cells"]
         if "parameters" in cell["metadata"].get("tags", [])
     ]
     named = assignments("".join(cell["source"]))
-    # flat literals only
-    values = {name: ast.literal_eval(value) for name, (value, _) in named.items()}
+    for value, _ in named.values():
+        ast.literal_eval(value)  # flat literals only
     assert all("  # " in line or line.startswith("#") for line in cell["source"])
-    seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
-    assert {key: ast.literal_eval(item["default"]) for key, item in seen.items()} == values
-    assert "None" not in {item["inferred_type_name"] for item in seen.values()}
 
 
 @mark.parametrize("name", EXPERIMENTS)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pandas as pd
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from conftest import ENVIRONMENT, ROOT
 from own_gpt import DOORS, write_gpt
 from pytest import mark
 from tiny_suite import write_notebook
@@ -105,21 +105,6 @@ def test_your_model_runs_under_run_all(tmp_path):
         "vit_tiny",
         64,
     )
-
-
-def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch):
-    study = {"runs": [{"notebook": "cifar_resnet", "cpu": {"precisions": ["fp32"], "epochs": 2}}]}
-    found = set()
-    for digits in ("11111111", "22222222"):
-        monkeypatch.setattr(records, "digest_of", lambda *_, digits=digits: digits)
-        (((run,),), _) = plan(study, NOTEBOOKS, tmp_path, {}, on_gpu=False)
-        monkeypatch.setenv(
-            PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)})
-        )
-        made = records.new_record("cifar_resnet", {**run.parameters, "num_workers": 9}, "fp32", {})
-        assert [*run.trainings] == [made.run_id] and made.run_id.endswith(digits)
-        found.add(made.run_id)
-    assert len(found) == 2
 
 
 def test_a_value_that_the_notebook_has_fixed_is_no_other_run(tmp_path, monkeypatch):
