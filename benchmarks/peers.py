@@ -5,9 +5,10 @@ their ratio.
 
 The checkouts are huggingface/pytorch-image-models, karpathy/nanoGPT and kuangliu/pytorch-cifar; one
 may be left out. Each contender has a process of its own, and every second round runs backwards, so
-that a host that becomes slower favours nobody. FOLDER/measured.csv has what is measured, from which
-the same command goes on, and FOLDER/peers.csv a row for each cell. With --tiny it is a smoke test,
-on a CPU, too, and its numbers mean nothing.
+that a host that becomes slower favours nobody. With --abreast several load and compile at the same
+time from the second round on, and each is then timed alone while the others wait.
+FOLDER/measured.csv has what is measured, from which the same command goes on, and FOLDER/peers.csv
+a row for each cell. With --tiny it is a smoke test, on a CPU, too, and its numbers mean nothing.
 
 Their code runs as it is but for this. timm's benchmark waits for the GPU in each step, and here at
 the end alone. nanoGPT does not evaluate. pytorch-cifar trains ResNet-18 on made-up images, which
@@ -20,17 +21,21 @@ the loss, so eager mode is compared in bf16, where nobody needs one.
 import argparse
 import contextlib
 import csv
+import functools
 import io
 import math
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import PIL.Image
@@ -41,7 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import run_cells  # noqa: E402
 
-from mixed_precision_study import compare  # noqa: E402
+from mixed_precision_study import compare, experiment  # noqa: E402
 from mixed_precision_study.judge.ratios import geometric, interval_of, logarithm_of  # noqa: E402
 from mixed_precision_study.parameters import UserError  # noqa: E402
 
@@ -76,9 +81,18 @@ CELLS = [  # cell, unit, their contender, ours; the first word is the function b
 CHECKOUTS = ("timm", "nanogpt", "cifar")
 MEASURED = ("round", "contender", "speed", "gpu")
 SPEED = re.compile(r"^speed ([\d.]+)$", re.MULTILINE)
-TIMEOUT = 240  # seconds of a contender; most take 30 to 60
+TIMEOUT = 240  # seconds in which a contender gets ready, and in which it is timed
+EPOCHS = 5  # that are timed, of which the median counts
 # of GPT-2: batches a step, whose gradients are added, and steps of the warm-up
 MICRO_BATCHES, WARMUP = 4, 10
+
+
+def wait_for_turn(*_) -> None:
+    """Say that all is loaded and compiled, and wait until no other contender is timed."""
+    signal.alarm(0)
+    print("ready", file=sys.__stdout__, flush=True)
+    sys.stdin.readline()
+    signal.alarm(TIMEOUT)
 
 
 def changed(text: str, changes: list[tuple[str, str]]) -> str:
@@ -108,6 +122,7 @@ def run_script(path: Path, arguments: list[str], changes: list[tuple[str, str]],
 
 def timm(way: str, checkout: Path, tiny: bool) -> float:
     """Return images per second of timm's benchmark.py."""
+    wait_for_turn()
     height, width, batch, steps = ("64", "96", "4", "5") if tiny else ("384", "512", "32", "100")
     words = [
         "--bench",
@@ -149,7 +164,7 @@ def gpt_size(tiny: bool) -> tuple[int, int, int, dict[str, int]]:
     """Return batch, words of a text, steps that are timed at once, and what makes a small model
     of GPT-2.
     """
-    return (2, 16, 2, {"n_layer": 1, "n_head": 2, "n_embd": 32}) if tiny else (8, 1024, 20, {})
+    return (2, 16, 3, {"n_layer": 1, "n_head": 2, "n_embd": 32}) if tiny else (8, 1024, 20, {})
 
 
 def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
@@ -166,8 +181,8 @@ def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
     }
     values |= {
         "log_interval": apart,
-        "max_iters": 3 * apart,
-        "lr_decay_iters": 3 * apart,
+        "max_iters": EPOCHS * apart,
+        "lr_decay_iters": EPOCHS * apart,
         "warmup_iters": WARMUP,
     }
     values |= {"device": DEVICE, "compile": way != "eager", "always_save_checkpoint": False}
@@ -175,6 +190,8 @@ def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
 
     def noted(text):
         if text.startswith("iter "):  # it has just waited for the GPU
+            if len(lines) == 1:  # the first line was of the first step
+                wait_for_turn()
             lines.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
@@ -217,6 +234,7 @@ def fast(network: torch.nn.Module) -> torch.nn.Module:
 
 def cifar(way: str, checkout: Path, tiny: bool) -> float:
     """Return images per second of the second and third epoch of pytorch-cifar's main.py."""
+    wait_for_turn()
     torchvision.datasets.CIFAR10 = Images
     os.popen = lambda *_: io.StringIO("24 80")  # its progress bar asks for the terminal's size
     whole = "net = net.to(device)\nif device == 'cuda':\n    net = torch.nn.DataParallel(net)\n"
@@ -248,6 +266,17 @@ def learning_rate(step: int, steps: int) -> float:
     return 6e-5 + 5.4e-4 * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP)))
 
 
+def waiting_after_warm_up() -> contextlib.AbstractContextManager:
+    """Return a context in which a training of the suite waits for its turn before it is timed."""
+
+    def warmed_up(*given):
+        warm_up(*given)
+        wait_for_turn()
+
+    warm_up = experiment.warm_up
+    return patch.object(experiment, "warm_up", warmed_up)
+
+
 def gpt(execution: str, checkout: Path, tiny: bool) -> float:
     """Return tokens per second of compare() with nanoGPT's model, optimizer, clipping,
     accumulation and schedule.
@@ -261,14 +290,15 @@ def gpt(execution: str, checkout: Path, tiny: bool) -> float:
         50257, (steps * MICRO_BATCHES, batch, block + 1), generator=torch.Generator().manual_seed(0)
     )
     given = dict(
-        precisions=["amp_bf16"], epochs=3, max_steps=steps, repeat=1, clip=1.0, execution=execution
+        precisions=["amp_bf16"], epochs=EPOCHS, max_steps=steps, repeat=1, execution=execution
     )
-    given |= {"accumulate": MICRO_BATCHES, "schedule": lambda step: learning_rate(step, 3 * steps)}
+    rate = functools.partial(learning_rate, steps=EPOCHS * steps)
+    given |= {"accumulate": MICRO_BATCHES, "schedule": rate, "clip": 1.0}
     given["make_optimizer"] = lambda model: model.configure_optimizers(
         0.1, 6e-4, (0.9, 0.95), DEVICE
     )
     batches = [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, waiting_after_warm_up():
         (record,) = compare(
             "gpt",
             lambda: GPT(config),
@@ -281,9 +311,9 @@ def gpt(execution: str, checkout: Path, tiny: bool) -> float:
 
 
 def of_notebook(name: str, **parameters) -> float:
-    """Return samples per second of a notebook's training, in the median epoch of three."""
-    with tempfile.TemporaryDirectory() as folder:
-        parameters |= {"dataset": "synthetic", "epochs": 3, "repeat": 1, "output_dir": folder}
+    """Return samples per second of a notebook's training, in its median epoch."""
+    with tempfile.TemporaryDirectory() as folder, waiting_after_warm_up():
+        parameters |= {"dataset": "synthetic", "epochs": EPOCHS, "repeat": 1, "output_dir": folder}
         (record,) = run_cells(ROOT / "notebooks" / f"{name}.ipynb", "run", parameters)["records"]
     return record.samples_per_epoch / statistics.median(record.epoch_seconds)
 
@@ -386,25 +416,39 @@ def peers_of(measured: list[dict]) -> list[dict]:
     return rows
 
 
-def measure(contender: str, options: argparse.Namespace) -> float | None:
-    """Return the speed of a contender in a process of its own;
-
-    None where it fails, which prints its last line.
+def by_turns(commands: list[list[str]]) -> Iterator[tuple[str, str]]:
+    """Yield (output, last error) of each command. All of them start at the same time, and each goes
+    on from wait_for_turn() after the one before it has ended.
     """
-    words = [sys.executable, __file__, str(options.folder), "--one", contender] + [
-        "--tiny"
-    ] * options.tiny
+    running = []
+    for command in commands:
+        errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, a pipe could fill up meanwhile
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+        running.append((subprocess.Popen(command, text=True, **pipes), errors))
+    for process, _ in running:
+        process.stdout.readline()  # that it is ready, or nothing where it has ended
+    for process, errors in running:
+        output = process.communicate("\n")[0]
+        errors.seek(0)
+        # libraries may write more after the error
+        yield output, ["no result", *re.findall(r"^\S*Error: .*", errors.read(), re.MULTILINE)][-1]
+
+
+def measure(contenders: list[str], options: argparse.Namespace) -> Iterator[tuple]:
+    """Yield (contender, its speed) of contenders that get ready at the same time and are timed one
+    after the other, each in a process of its own.
+
+    The speed is None where one fails, which prints its last line.
+    """
+    words = [sys.executable, __file__, str(options.folder), *(["--tiny"] if options.tiny else [])]
     for name in CHECKOUTS:
         words += [f"--{name}", str(getattr(options, name))] if getattr(options, name) else []
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"{contender}: took longer than {TIMEOUT} s", flush=True)
-        return None
-    found = SPEED.search(done.stdout)
-    if not found:
-        print(f"{contender}: {(done.stderr.strip().splitlines() or ['no result'])[-1]}", flush=True)
-    return float(found[1]) if found else None
+    outputs = by_turns([[*words, "--one", contender] for contender in contenders])
+    for contender, (output, error) in zip(contenders, outputs, strict=True):
+        found = SPEED.search(output)
+        if not found:
+            print(f"{contender}: {error}", flush=True)
+        yield contender, float(found[1]) if found else None
 
 
 def main() -> None:
@@ -423,10 +467,15 @@ def main() -> None:
         default=[0, 1, 2],
         help="odd ones run backwards (%(default)s)",
     )
+    parser.add_argument(
+        "--abreast", type=int, default=1, help="contenders that get ready at the same time"
+    )
+    parser.add_argument("--cells", default="", help="regular expression of the cells' names")
     parser.add_argument("--tiny", action="store_true", help="a smoke test")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
+        signal.alarm(TIMEOUT)
         kind, way = options.one.split()
         with contextlib.redirect_stdout(io.StringIO()):
             speed = RUN[kind](way, getattr(options, USED.get(kind, kind), ROOT), options.tiny)
@@ -436,26 +485,26 @@ def main() -> None:
         parser.error("there is no GPU here; --tiny is a smoke test that runs on a CPU")
     gpu = str(torch.cuda.get_device_properties(0).uuid) if DEVICE == "cuda" else "cpu"
     given = [cell for cell in CELLS if getattr(options, cell[2].split()[0])]
+    given = [cell for cell in given if re.search(options.cells, cell[0])]
     contenders = list(dict.fromkeys(contender for cell in given for contender in cell[2:]))
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / "measured.csv"
     rows = rows_in(path)
     for number in options.rounds:
-        for contender in reversed(contenders) if number % 2 else contenders:
-            key = {"round": str(number), "contender": contender, "gpu": gpu}
-            if any(key.items() <= row.items() for row in rows):
-                continue
+        order = contenders[::-1] if number % 2 else contenders
+        keys = {one: {"round": str(number), "contender": one, "gpu": gpu} for one in order}
+        left = [one for one in order if not any(keys[one].items() <= row.items() for row in rows)]
+        # the first round fills the caches of compiled code, whose search for the best kernels many
+        # others would disturb
+        abreast = min(2, options.abreast) if number == options.rounds[0] else options.abreast
+        for first in range(0, len(left), abreast):
             began = time.perf_counter()
-            speed = measure(contender, options)
-            if speed is not None:
-                print(
-                    (
-                        f"round {number}, {contender}: {speed:,.0f}, "
-                        f"{time.perf_counter() - began:.0f} s"
-                    ),
-                    flush=True,
-                )
-                rows.append(key | {"speed": f"{speed:.2f}"})
+            for contender, speed in measure(left[first : first + abreast], options):
+                if speed is None:
+                    continue
+                spent = time.perf_counter() - began
+                print(f"round {number}, {contender}: {speed:,.0f}, {spent:.0f} s", flush=True)
+                rows.append(keys[contender] | {"speed": f"{speed:.2f}"})
                 write_rows(path, rows, MEASURED)
                 table = peers_of(rows)
                 write_rows(

@@ -14,6 +14,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
+import attention  # noqa: E402
 import copied  # noqa: E402
 
 from docs.sheets import sheet_of  # noqa: E402
@@ -40,16 +41,13 @@ AMP = FP16, BF16 = ("amp_fp16", "amp_bf16")
 REFERENCE = "main/reference-h100"
 # graphs in the layout that is slower with AMP
 WITHOUT_LAYOUT = ("archive/reference-earlier-h100.zip", "main/reference-h200")
-EAGER_SETS = (*WITHOUT_LAYOUT, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
-EAGER_SETS += tuple(
-    f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200")
-)
 WAYS = ("compiled CUDA graph", "CUDA graph", "eager")
 SHOWN = (WAYS[0], WAYS[2])  # in the table of results.md
 RESNET, EFFICIENTNET, LSTM = "ResNet-18", "EfficientNet-B0", "LSTM, 2 × 200 units"
 BATCHES = {RESNET: 128, EFFICIENTNET: 32, LSTM: 20}  # of the three experiments
+DATA = ("cifar10", "elpv", "wikitext-2", "wikitext-2-like")  # of the three experiments
 IMAGE_MODELS = (RESNET, EFFICIENTNET)
-SET_SPEEDS = {  # of eager mode in earlier sets of records
+SET_SPEEDS = {  # of eager mode in every set of records
     "resnet_fp16_sets": (RESNET, FP16),
     "efficientnet_fp16_sets": (EFFICIENTNET, FP16),
     "lstm_fp16_sets": (LSTM, FP16),
@@ -108,6 +106,7 @@ def bars(
         wanted = [
             comparison["name"] in BATCHES
             and comparison.batch == BATCHES[comparison["name"]]
+            and comparison["data"] in DATA
             and comparison.way == way
             and comparison.settings.get("channels_last", channels_last) == channels_last
             for _, comparison in tables.comparisons.loc[found.comparison].iterrows()
@@ -160,28 +159,39 @@ def numbers(outputs: Path) -> dict[str, str]:
     """
     found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
     found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
-    return found | copied.numbers(outputs)
+    return found | compiling_pays(outputs) | copied.numbers(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
     """Return the numbers that say how far the models lie apart."""
     ways = [referred(outputs, way) for way in WAYS]
-    graphs, sets = ways[0], bars(outputs, EAGER_SETS, "eager")
+    graphs, sets = ways[0], bars(outputs, sets_of(outputs), "eager")
     tf32 = pd.concat([*ways, bars(outputs, (*WITHOUT_LAYOUT, REFERENCE), "CUDA graph"), sets])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
     judged = read(outputs, "main/quality-h100").quality
-    counted = sets[sets.precision == FP16].groupby("model").folder.nunique()
+    ran = sets[(sets.precision == FP16) & (sets.baseline == "tf32")]
     amp = graphs[graphs.precision.isin(AMP)]
     bf16 = amp[amp.precision == BF16]
     return {
         "tf32": one_digit(tf32.strict),
-        "sets": span(counted).replace("to", "or"),
+        "sets": span(ran.groupby("model").folder.nunique()),
         "images": one_digit(bf16[bf16.model.isin(IMAGE_MODELS)].ratio),
         "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
         "amp": one_digit(amp.ratio),
         "lstm": one_digit(pd.concat([rows_of(one, LSTM, BF16).ratio for one in ways[:2]])),
         "strict": one_digit(amp.strict),
+        "launches": one_digit(launched(outputs)),
     }
+
+
+def launched(outputs: Path) -> pd.Series:
+    """Return how many times as many kernels as TF32 the image models launch in AMP, in eager
+    mode.
+    """
+    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    eager = table[(table.execution == "eager") & (table.model != MODELS["lstm"])]
+    kernels = eager.pivot_table("kernels_per_step", "model", "precision")
+    return kernels[list(AMP)].div(kernels.tf32, axis=0).stack()
 
 
 def of_models(outputs: Path) -> dict[str, str]:
@@ -189,14 +199,15 @@ def of_models(outputs: Path) -> dict[str, str]:
     compiled, eager = (referred(outputs, way) for way in SHOWN)
     without, sets = (
         bars(outputs, (*WITHOUT_LAYOUT, REFERENCE), "CUDA graph"),
-        bars(outputs, EAGER_SETS, "eager"),
+        bars(outputs, sets_of(outputs), "eager"),
     )
     found = {
         "lstm_fp16_eager_memory": percent(rows_of(eager, LSTM, FP16).saved.abs()),
         "efficientnet_bf16_without": one_digit(rows_of(without, EFFICIENTNET, BF16).ratio),
     }
     for name, key in SET_SPEEDS.items():
-        found[name] = span(rows_of(sets, *key).ratio.dropna(), "{:.2f}")
+        ends = rows_of(sets, *key)[["lowest", "highest"]].stack()
+        found[name] = span(ends.dropna(), "{:.2f}")
     found |= {
         name: percent(1 - rows_of(compiled, *key).energy) for name, key in GRAPH_ENERGY.items()
     }
@@ -234,20 +245,36 @@ def in_eager_mode(outputs: Path) -> dict[str, str]:
 
     Busy are image models in fp16 whose step left the GPU idle for less than BUSY, in every folder.
     """
-    usual = referred(outputs, "eager")
+    usual, ours = referred(outputs, "eager"), bars(outputs, sets_of(outputs), "eager")
     usual = usual[usual.precision.isin(AMP)]
-    ours = pd.concat([usual, bars(outputs, EAGER_SETS, "eager")])
-    ours = ours[ours.precision.isin(AMP)]
+    ours = ours[ours.precision.isin(AMP) & (ours.baseline == "tf32")]
     found = pd.concat([timed_in(folder) for folder in live(outputs)], ignore_index=True)
     busy = found[(found.precision == FP16) & (found.execution == "eager") & (found.idle < BUSY)]
     images = busy.model != "lstm"
     return {
         "eager": one_digit(usual.ratio),
-        "eager_all": one_digit(pd.concat([ours.ratio, ours.lowest, ours.highest])),
+        "eager_all": one_digit(pd.concat([ours.lowest, ours.highest])),
         "busy": one_digit(busy[images].ratio),
         "busy_runs": str(int(images.sum())),
         "busy_lstm": span(busy[~images].ratio, "{:.2f}"),
     }
+
+
+def compiling_pays(outputs: Path) -> dict[str, str]:
+    """Return after how many epochs compiling a graph has paid in AMP: what its warm-up takes
+    longer, over what it saves in an epoch.
+    """
+    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    graphs = table[
+        table.execution.str.contains("graph") & (table.channels_last.astype(str) != "False")
+    ]
+    keys = ["execution", "model", "precision"]
+    amp = graphs[graphs.precision.isin(AMP)]
+    usual = amp.groupby(keys)[["warmup_seconds", "seconds"]].median()
+    apart = usual.loc["compile_cuda_graph"] - usual.loc["cuda_graph"]
+    epochs = -apart.warmup_seconds / apart.seconds
+    said = {f"{name}_pays": span(epochs[model], "{:.0f}") for name, model in MODELS.items()}
+    return said | {"pays": span(epochs, "{:.0f}")}
 
 
 def memory_saved(outputs: Path) -> dict[str, str]:
@@ -274,6 +301,14 @@ def timed_in(folder: Path) -> pd.DataFrame:
     trainings = pd.read_csv(folder / "trainings.csv", usecols=columns)
     idle = trainings.groupby(columns[:2]).idle.mean()
     return ratios[ratios.base == "tf32"].join(idle, on=columns[:2])
+
+
+def sets_of(outputs: Path) -> tuple[str, ...]:
+    """Return every set of records: the folders of results, the archive and the checks."""
+    zips = [
+        path for name in ("archive", "checks") for path in sorted(outputs.glob(f"{name}/*.zip"))
+    ]
+    return tuple(path.relative_to(outputs).as_posix() for path in (*live(outputs), *zips))
 
 
 def live(outputs: Path) -> list[Path]:
@@ -343,6 +378,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         "opening": lambda: dots(ratio_rows(bars_of(reference))),
         "eager": lambda: dots(eager_rows(outputs)),
         "lines": lambda: dots(copied.dot_rows(outputs)),
+        "attention": lambda: attention.figures(outputs),
         "growth": lambda: charts_of(settings.growth_section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.quality_section(read(outputs, "main/quality-h100"))),
     }
@@ -350,7 +386,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         with chart_style():
             figures = draw()
         drawings = [drawing_of(one, f"{name}{place}", name) for place, one in enumerate(figures)]
-        for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)):
+        for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)) if drawings else ():
             path = IMAGES / f"{name}{ending}.svg"
             path.write_text(sheet_of(drawings, columns), encoding="utf-8")
 

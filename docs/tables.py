@@ -20,6 +20,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "docs"))
+import attention  # noqa: E402
 import copied  # noqa: E402
 import figures  # noqa: E402
 import quoted  # noqa: E402
@@ -198,6 +199,7 @@ def generated_blocks(root, url, notebooks):
         },
         docs / "results.md": {"headline": lambda: figures.headline(outputs)},
         docs / "answers" / "which-lines-do-i-add.md": {"lines": lambda: copied.table_of(outputs)},
+        docs / "answers" / "attention.md": {"gains": lambda: attention.table_of(outputs)},
         docs / "start.md": {"badges": lambda: badge_list(url, notebooks)},
         docs / "contributors" / "record.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py"),

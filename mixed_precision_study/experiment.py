@@ -82,7 +82,8 @@ EXPLAINED_STEPS = 20  # of a training that only serves an explanation; at most o
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-FOR_TRAINER = {*get_args(OfATraining)} - {"precisions", "channels_last", "cudnn_benchmark"}
+OF_OTHERS = {"precisions", "channels_last", "cudnn_benchmark", "fused", "seed"}
+FOR_TRAINER = {*get_args(OfATraining)} - OF_OTHERS
 
 
 @dataclass

@@ -51,6 +51,8 @@ OfATraining = Literal[
     "rounding",
     "loss_scale",
     "keep_batchnorm_fp32",
+    "fused",
+    "seed",
 ]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {

@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
+import attention_error
 import equal_runs
 import made_up_records as made_up
 import numpy as np
@@ -51,6 +52,41 @@ def test_ratios_of_contenders_pair_one_round_on_one_gpu():
     assert [float(row[name]) for name in ("theirs", "ours")] == [100, 110]
     expected = [math.exp(fmean(logs) + shift) for shift in (0, -half, half)]
     assert [float(row[name]) for name in ("ratio", "low", "high")] == approx(expected, rel=1e-3)
+
+
+def test_rounds_alternate_and_go_on_after_a_failure(tmp_path, monkeypatch, capsys):
+    order, together = [], []
+
+    def measure(contenders, options):
+        together.append(len(contenders))
+        for one in contenders:
+            order.append(one)
+            yield one, None if one == failing else 8.0 if one.startswith("timm") else 10.0
+
+    monkeypatch.setattr(peers, "measure", measure)
+    words = [
+        str(tmp_path),
+        "--timm",
+        str(tmp_path),
+        "--tiny",
+        "--rounds",
+        "0",
+        "1",
+        "--abreast",
+        "3",
+    ]
+    monkeypatch.setattr(sys, "argv", ["peers.py", *words])
+    cells = [cell for cell in peers.CELLS if cell[2].startswith("timm")]
+    contenders = list(dict.fromkeys(contender for cell in cells for contender in cell[2:]))
+    failing = contenders[0]
+    peers.main()
+    assert order == contenders + contenders[::-1] and together == [2, 2, 3, 1]
+    order, failing = [], None
+    peers.main()
+    assert order == [contenders[0]] * 2
+    assert [(row["ratio"], row["n"]) for row in peers.rows_in(tmp_path / "peers.csv")] == [
+        ("1.25", "2")
+    ] * len(cells)
 
 
 @mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
@@ -226,3 +262,14 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
     assert {name: cells[name] for name in known} == known
     assert cells["rest"] == approx(15 - 5 - 4.5 - 1.5)
     assert run_seconds.table_of([cells]).splitlines()[2].endswith("| 4.0 | 0.5 | - |")
+
+
+def test_attention_in_16_bits_errs_as_its_format_rounds():
+    rows = {(row["kernel"], row["format"]): row for row in attention_error.rows_of([64], "cpu")}
+    assert set(rows) == set(itertools.product(attention_error.KERNELS, attention_error.FORMATS))
+    assert "viable" in rows["cudnn", "bf16"]["reason"]
+    assert rows["math", "fp32"]["chosen"] == "FLASH_ATTENTION"  # PyTorch's own of the CPU
+    for part in attention_error.PARTS:
+        fp32, bf16, fp16 = (float(rows["math", name][part]) for name in ("fp32", "bf16", "fp16"))
+        assert fp32 < 2**-20 and 2**-11 < bf16 < 2**-7
+        assert bf16 == approx(8 * fp16, rel=0.3)  # three bits of mantissa

@@ -1,6 +1,7 @@
 """Attention in a slow kernel, where a GPU may have a fast one."""
 
 import torch
+from torch._subclasses import FakeTensorMode
 
 from ..explain.attention import refusals_of
 from .flops import dtype_of
@@ -20,10 +21,9 @@ def read_attention(seen: Diagnosis, events: list) -> None:
     if not slow or not any("16" in dtype for _, dtype in seen.flops):
         return
     shapes, kind = slow[0].shapes(), getattr(torch, dtype_of(slow[0]))
-    # a mask is as large as all scores, so only its shape is there
-    mask = torch.empty((), dtype=kind, device=seen.device).expand(shapes[3]) if shapes[3] else None
-    inputs = (torch.empty(shape, dtype=kind, device=seen.device) for shape in shapes[:3])
-    reasons = refusals_of(*inputs, attn_mask=mask)
+    with FakeTensorMode():  # PyTorch chooses by types and shapes alone
+        inputs = [torch.empty(one, dtype=kind, device=seen.device) for one in shapes[:4] if one]
+    reasons = refusals_of(*inputs)
     # groups of heads have rules of their own
     if shapes[0][:-2] == shapes[1][:-2] and reasons.keys() >= {"flash", "cudnn"}:
         seen.found["slow attention"] = {"kernel": SLOW[slow[0].name()], **reasons}

@@ -36,8 +36,22 @@ def backends_in(kernels: Iterable[str], backward: bool) -> str | None:
     return " + ".join(found) or None
 
 
+def refusal_of(can_use: Callable, call: Any) -> str | None:
+    """Return PyTorch's reason why a backend cannot compute a call, or None where it can.
+
+    These checks write their reasons to stderr, since they are bound without PyTorch's handler of
+    warnings. A method of a tensor has that handler, so what it calls warns in Python.
+    """
+    with warnings.catch_warnings(record=True, action="always") as said:
+        answer = torch.zeros(1, device="cpu").apply_(lambda _: can_use(call, True))
+    reasons = [str(one.message).partition(" (Triggered")[0] for one in said]
+    return None if answer else [*reasons, "PyTorch gives no reason."][0]
+
+
 def refusals_of(
-    *inputs: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -49,33 +63,29 @@ def refusals_of(
     """
     if not torch.cuda.is_available():
         return dict.fromkeys(["cudnn", "efficient"], "It needs an NVIDIA GPU.")
+    inputs = [query, key, value]
     if torch.is_autocast_enabled("cuda"):  # which casts them before the choice
-        inputs = tuple(one.to(torch.get_autocast_dtype("cuda")) for one in inputs)
+        inputs = [one.to(torch.get_autocast_dtype("cuda")) for one in inputs]
     call = cuda.SDPAParams(*inputs, attn_mask, dropout_p, is_causal, enable_gqa)
-    found = {}
-    for name in KERNELS:
-        with warnings.catch_warnings(record=True, action="always") as said:
-            if not getattr(cuda, f"can_use_{name}_attention")(call, True):
-                reasons = [str(one.message).partition(" (Triggered")[0] for one in said]
-                found[name] = " ".join(reasons[:1])
-    return found
+    asked = {name: getattr(cuda, f"can_use_{name}_attention") for name in KERNELS}
+    said = {name: refusal_of(can_use, call) for name, can_use in asked.items()}
+    return {name: reason for name, reason in said.items() if reason}
 
 
 def refusals_in(trainer: Any, batch: Any) -> dict[str, str] | None:
     """Return refusals_of() the first attention of a forward pass, or None where there is none."""
-    calls: list = []
+    found: list = []
     attend = functional.scaled_dot_product_attention
 
     def noted(*inputs: Any, **options: Any) -> torch.Tensor:
-        # which may come without their names
-        options |= zip(("attn_mask", "dropout_p", "is_causal"), inputs[3:], strict=False)
-        calls.append(refusals_of(*inputs[:3], **options))
-        return attend(*inputs[:3], **options)
+        if not found:
+            found.append(refusals_of(*inputs, **options))
+        return attend(*inputs, **options)
 
     patched = patch.object(functional, "scaled_dot_product_attention", noted)
     with patched, suppress(RuntimeError), trainer.mode.autocast():
         trainer.compute_loss(trainer.network, batch, None)
-    return calls[0] if calls else None
+    return found[0] if found else None
 
 
 def use_attention(asked: Any, trainer: Any, batches: Callable) -> None:

@@ -47,13 +47,20 @@ class Axis(NamedTuple):
         return tuple(item for item in key.items() if item[0] not in self.settings)
 
     def pairs(self, arms: list[str]) -> list[tuple[str, str]]:
-        """Return [(arm, base)] in the order of arms, each with every base that comes before it."""
-        return [
-            (arm, base)
-            for place, arm in enumerate(arms)
-            for base in self.bases
-            if base in arms[:place]
-        ]
+        """Return [(arm, base)] in the order of arms, each with every base that comes before it,
+        then with arms that have one setting less changed.
+        """
+        found = []
+        for place, arm in enumerate(arms):
+            found += [(arm, base) for base in self.bases if base in arms[:place]]
+            found += [(arm, one) for one in arms if one not in self.bases and self.adds(arm, one)]
+        return found
+
+    def adds(self, arm: str, other: str) -> bool:
+        """Return whether an arm changes one setting of the first base more than another does."""
+        values = (one.split(", ") for one in (arm, other, self.bases[0]))
+        parted = [one == usual for own, one, usual in zip(*values, strict=False) if own != one]
+        return parted == [True]
 
     def simpler_arms(self, arm: str, known: Iterable[str]) -> list[str]:
         """Return the next simpler arms that are `known`; of one that is not, its own simpler

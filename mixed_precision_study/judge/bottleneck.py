@@ -6,6 +6,10 @@ IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
 # the kernel families that Tensor Cores can run
 ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")
 FAMILIES_NAMED = 2  # families of other kernels, the longest
+# families of kernels that the layout of images changes, and the share of kernel time from which on
+# it is worth trying: a ViT has one convolution, a language model none
+OF_LAYOUT = ("convolution", "depthwise convolution", "layout change")
+CONVOLVES = 0.1
 
 LOADING, LAUNCHES, GRAPH_GAIN = "loading", "launches", "graph_gain"
 SIZES = "sizes"  # not multiples of 8
@@ -94,9 +98,11 @@ def remedies_of(code: str, record: dict) -> list[str]:
     capability = float(record["compute_capability"] or AMPERE)
     execution = settings.get("execution")
     in_32_bits = record["precision"] in ("fp32", "tf32")
+    families = dict(record["kernel_family_fractions"])
+    convolves = sum(families.get(name, 0) for name in OF_LAYOUT) >= CONVOLVES
     fits = {
         "graph": execution in ("eager", "compile"),
-        "channels_last": settings.get("channels_last") is False,
+        "channels_last": convolves and settings.get("channels_last") is False,
         "compile": execution in ("eager", "cuda_graph"),
         "16_bits": in_32_bits,
         "tensor_cores": in_32_bits and capability >= AMPERE,

@@ -188,6 +188,19 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     }
 
 
+def interaction(base: list[dict], first: list[dict], second: list[dict], both: list[dict]) -> dict:
+    """Return how many times what the second setting gains alone it gains beside the first one, 1
+    where it does not matter, with interval_of() it; {} where no repetition has all four arms.
+    """
+    alone, beside = (
+        {pairing_of(pair[0]): total_ratio(*pair) for pair in paired_runs(*sides)}
+        for sides in ((second, base), (both, first))
+    )
+    known = (key for key in alone if alone[key] and beside.get(key))
+    apart = [logarithm_of(beside[key] / alone[key]) for key in known]
+    return {"ratio": exponential(fmean(apart)), **interval_of(apart)} if apart else {}
+
+
 def is_graph(record: dict) -> bool:
     """Return whether a run replays a CUDA graph, which hardly waits for its CPU."""
     return "cuda_graph" in (record["settings"].get("execution") or "")

@@ -1,6 +1,4 @@
-"""Section: what five articles measured beside the same ratio here: direction and size, with n
-and card.
-"""
+"""Section: what five articles measured beside the same figure here, what differs, n and card."""
 
 import re
 from importlib.resources import files
@@ -8,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from ..judge.arms import peak_gib
 from ..judge.verdict import FEW_HOSTS
 from ..store.record import last_metric
 from .charts import SOFT, dots
@@ -16,17 +13,16 @@ from .section import File, Section
 from .tables import Tables, csv_of
 from .words import LOOKS, count, short_name, span
 
-ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of the article, and
-for times only if it is eager, because the articles were. Each of their figures is a single run on
-older software. A 95% interval stands in ( ), and the range of machines in [ ]. `O2` and fp16 AMP
-stand in for each other. EfficientNet's article has images of its own."""
+ABOUT_ARTICLES = """A run counts if model, data, batch and settings are those of a row, and for
+times only if it is eager, because the articles were. Each of their figures is a single run on older
+software and another card. What differs besides stands in its row, so no row is a verdict on its
+article. A 95% interval stands in ( ), and the range of machines in [ ]. Memory is what nvidia-smi
+shows, because the articles read it there, and ours is without the data set."""
 TWO = "{:.2f}"
-TIME_MARGIN = 0.05  # a smaller change of time counts as none
-HOLDS = "holds"  # of a direction
-# mixed precision was O2 before there was autocast
-STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}
+NO_RUN = "no run here has this form"
 # of the table
-ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]
+ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precision"]
+ROW_FIELDS += ["baseline", "settings_baseline", "about"]
 
 
 def read_articles() -> pd.DataFrame:
@@ -35,7 +31,8 @@ def read_articles() -> pd.DataFrame:
 
     `value` is that of `precision`, `value_baseline` that of `baseline`. `settings` are those that a
     run here must have, as "name=value" parted by spaces; `settings_baseline` are those of the
-    baseline where they differ. `untestable` says why nothing here can test a figure.
+    baseline where they differ, also its batch. `differs` says what is other here, and `untestable`
+    why nothing here can test a figure.
     """
     with files(__package__).joinpath("articles.csv").open(encoding="utf-8") as opened:
         return pd.read_csv(opened)
@@ -56,17 +53,16 @@ def articles_section(tables: Tables) -> Section:
     if matched.empty:
         return section
     section.parts.append(File("articles.csv", csv_of(claims(articles))))
-    matched = matched.assign(held=[direction_of(row) for row in matched.itertuples()])
-    if len(times := matched[matched.held != ""].dropna(subset="model")):
-        same = count(len(times), "published speed-up")
-        section.finding = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
-        section.chart(dots(article_rows(times)), "articles", f"{section.finding}.")
+    many = count(len(articles), "published figure")
+    section.finding = f"{len(matched)} of {many} stand beside ours, with what differs"
+    over = matched.quantity.eq("time") & matched.baseline.isin(["fp32", "tf32"])
+    over &= matched.settings_baseline.isna() & matched.theirs.notna()
+    if over.any():
+        drawn = dots(article_rows(matched[over].dropna(subset="model")))
+        section.chart(drawn, "articles", f"{section.finding}.")
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
-    section.say(
-        f"{(~testable).sum()} of {len(articles)} published figures cannot be tested "
-        f"here: {reasons}."
-    )
+    section.say(f"{(~testable).sum()} cannot be tested here: {reasons}.")
     missing = testable.sum() - len(matched)
     section.say(
         f"{missing} have no counterpart among these runs. articles.csv has each figure beside ours."
@@ -82,17 +78,18 @@ def article_rows(times: pd.DataFrame) -> pd.DataFrame:
     for one in times.itertuples():
         ours = one.ours[0]
         batch = f"batch {one.batch:g}, " if one.batch > 0 else ""
-        row = f"{ours['name']}, {batch}{short_name(ours['precision'])}"
+        row = f"{ours['name']}, {batch}{short_name(one.precision)}"
+        row += ", over TF32" if one.baseline == "tf32" else ""
         where = {
             "panel": f"{one.article}, {one.year}",
-            "about": "times as fast as fp32; coloured: here",
+            "about": "times as fast as fp32, or TF32 where said; coloured: here",
             "row": row,
             "ranged": False,
         }
         there = dict(arm=one.card, ratio=one.theirs, label=one.card, colour=SOFT, mark="o")
-        colour, mark = LOOKS[ours["precision"]]
+        colour, mark = LOOKS[one.precision]
         here = {name: ours[name] for name in ("ratio", "low", "high")}
-        here |= dict(arm=ours["precision"], label=ours["device"], colour=colour, mark=mark)
+        here |= dict(arm=one.precision, label=ours["device"], colour=colour, mark=mark)
         here["ranged"] = ours["outcome"] == FEW_HOSTS
         rows += [where | there, where | here]
     # a training of several cards stands once beside them
@@ -102,23 +99,6 @@ def article_rows(times: pd.DataFrame) -> pd.DataFrame:
     )
     found["label"] += found.ratio.map(" {:.2f}×".format)
     return found.assign(seconds=float("nan"), takes="", strong=False)
-
-
-def direction_of(row: Any) -> str:
-    """Return whether the direction of an article's time over fp32 holds here, "" of all else."""
-    if (row.quantity, row.baseline) != ("time", "fp32"):
-        return ""
-    return held(row.theirs, row.ours[0])
-
-
-def held(theirs: float, ours: dict) -> str:
-    """Return whether the direction of an article's ratio holds here, as a word or two."""
-    if ours["low"] and ours["low"] <= 1 <= ours["high"]:
-        return "is undecided"
-    up, down = (
-        (ratio > 1 + TIME_MARGIN, ratio < 1 - TIME_MARGIN) for ratio in (theirs, ours["ratio"])
-    )
-    return HOLDS if up == down else "does not hold"
 
 
 def change_of(quantity: str, value: Any, base: Any) -> Any:
@@ -143,7 +123,7 @@ def theirs_of(row: Any) -> float:
 
 def claims(articles: pd.DataFrame) -> pd.DataFrame:
     """Return articles.csv: a row for each published figure with ours, its interval or the range of
-    its machines, and n.
+    its machines, n and what differs, or the reason why there is none.
 
     Both are told as change_of() tells them, and memory without a baseline in GiB.
     """
@@ -152,6 +132,7 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
         ours = row.ours[0] if row.ours else {}
         batch = f"batch {row.batch:g}" if row.batch > 0 else None
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
+        parts.append(row.settings_baseline)
         line = {
             "article": row.article,
             "year": row.year,
@@ -161,8 +142,8 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
             "ours": ours.get("change"),
             **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
             "n": ours.get("processes") or ours.get("runs"),
-            "testable": pd.isna(row.untestable),
-            "reason": row.untestable,
+            "differs": row.differs if row.ours else None,
+            "reason": row.untestable if row.ours or pd.notna(row.untestable) else NO_RUN,
         }
         rows.append(line)
     return pd.DataFrame(rows).round(4)
@@ -172,8 +153,8 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     """Return what was found here for a published figure, once for each model; empty where nothing
     is comparable.
 
-    Of several comparisons the one with the article's precision counts, then that whose time has an
-    interval, then that with whole epochs, with the most processes, of the most similar length.
+    Of several comparisons that whose time has an interval counts, then that with whole epochs, with
+    the most processes, of the most similar length.
     """
     best: dict[str, tuple] = {}
     for number in fitting(tables, row, row.settings):
@@ -181,18 +162,15 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
         whole = not comparison.settings.get("max_steps")
         gap = abs((comparison.settings.get("epochs") or 0) - (row.epochs if row.epochs > 0 else 0))
         length = -gap if "accuracy" in row.quantity else 0
-        base = base_runs(tables, row, number)
-        for precision in filter(None, (row.precision, STAND_IN.get(row.precision))):
-            own = tables.runs(number, precision)
-            found = beside(tables, row, own, base)
-            if not found:
-                continue
-            found |= {"name": comparison["name"], "device": comparison.device}
-            found |= {"precision": precision, "runs": len(own)}
-            interval, n = bool(found.get("low")), found.get("processes", len(own))
-            rank = (precision == row.precision, interval, whole, length, n, -gap)
-            if comparison.model not in best or rank > best[comparison.model][0]:
-                best[comparison.model] = (rank, found)
+        own = tables.runs(number, row.precision)
+        found = beside(tables, row, own, base_runs(tables, row, number))
+        if not found:
+            continue
+        found |= {"name": comparison["name"], "device": comparison.device, "runs": len(own)}
+        n = found.get("processes", len(own))
+        rank = (bool(found.get("low")), whole, length, n, -gap)
+        if comparison.model not in best or rank > best[comparison.model][0]:
+            best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]
 
 
@@ -238,15 +216,21 @@ def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
     wanted = {"device_type": "cuda"}
     if row.quantity != "out of memory":
         wanted["memory_limit_gib"] = "0"
+    if row.quantity == "largest batch":
+        wanted["batch_size"] = "max"
+    elif row.batch > 0:
+        wanted["batch_size"] = f"{row.batch:g}"
+    if "batch_size" in str(row.settings_baseline):
+        wanted["max_steps"] = "0"  # epochs of other batches are compared whole
     wanted |= {} if pd.isna(settings) else dict(one.split("=") for one in settings.split())
-    batch = "max" if row.quantity == "largest batch" else row.batch
     ours = tables.comparisons
     fits = ours.notebook.eq(row.experiment) & ours["data"].eq(row.data)
-    fits &= ours.batch.ne("max") if pd.isna(batch) else ours.batch.eq(batch)
     if not pd.isna(row.model):
         fits &= ours.model.eq(row.model)
     if not row.quantity.endswith("accuracy"):
         fits &= ours.execution.eq("eager")
+    if "batch_size" not in wanted:
+        fits &= ours.batch.ne("max")
     return [
         number
         for number, known in ours.settings[fits].items()
@@ -255,15 +239,14 @@ def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
 
 
 def as_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return str(value) if isinstance(value, bool | str) else f"{value:g}"
 
 
 def figure_of(run: dict, quantity: str) -> float | None:
     """Return the figure of a run that a published quantity is about; memory in GiB."""
     if quantity in ("memory", "out of memory"):
-        return peak_gib(run)
-    if quantity == "card memory":
-        return run["device_used_mib"] and run["device_used_mib"] / 1024
+        data = run["data_on_device_mib"] or 0
+        return run["device_used_mib"] and (run["device_used_mib"] - data) / 1024
     if quantity == "largest batch":
         return run["batch_size_used"]
     if quantity == "best accuracy":
@@ -285,22 +268,20 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
     """Return a row for each training of an article: time and memory in one cell, and other
     figures in rows below.
     """
-    about = matched.quantity.where(~matched.quantity.isin(["time", "memory", "card memory"]), "")
+    about = matched.quantity.where(~matched.quantity.isin(["time", "memory"]), "")
     lines = []
     for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):
         first, ours = rows.iloc[0], rows.iloc[0].ours
         name = "any model" if pd.isna(first.model) else ours[0]["name"]
-        name += " (assumed)" if "assumed" in str(first.note) else ""
-        scale = first.settings if first.baseline == first.precision else ""
+        over = first.settings_baseline
         parts = [
             name,
             f"batch {first.batch:g}" if first.batch > 0 else "",
             short_name(first.precision),
-            scale,
+            "" if pd.isna(first.settings) else first.settings,
+            "" if pd.isna(over) else f"over {over}",
         ]
         here = list(dict.fromkeys(ours_text(row.quantity, row.ours) for row in rows.itertuples()))
-        if ours[0]["precision"] != first.precision:
-            here.append(f"in {short_name(ours[0]['precision'])}")
         lines.append(
             {
                 "Article": f"{first.article}, {first.year}",
@@ -308,7 +289,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
                 "Card": "not stated" if pd.isna(first.card) else first.card,
                 "There": ", ".join(map(theirs_text, rows.itertuples())),
                 "Here": ", ".join(here),
-                "Direction": next(filter(None, rows.held), ""),
+                "Differs": first.differs,
                 "n": ours[0].get("processes") or ours[0]["runs"],
                 "Machines": ours[0].get("hosts") or "",
                 "Our card": ours[0]["device"],
@@ -349,11 +330,10 @@ def text_of(quantity: str, found: dict) -> str:
     if quantity == "largest batch":
         return f"{quantity} {change:.2f}×"
     if "memory" in quantity:
-        name = "card memory" if quantity == "card memory" else "memory"
         if pd.isna(base):
-            return f"{name} {value:.1f} GiB"
+            return f"memory {value:.1f} GiB"
         percent = f"{change - 1:+.0%}".replace("-", "−")
-        return f"{name} {'the same' if percent[1:] == '0%' else percent}"
+        return f"memory {'the same' if percent[1:] == '0%' else percent}"
     form = ".1%" if "accuracy" in quantity else ".3f"
     against = "" if pd.isna(base) else f" against {base:{form}}"
     return f"{quantity.removeprefix('train ')}: {value:{form}}{against}"

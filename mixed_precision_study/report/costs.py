@@ -100,8 +100,9 @@ def time_section(tables: Tables) -> Section:
 ABOUT_WHY = """One training step in milliseconds, on one scale per model. *Arithmetic* is
 convolution, matrix multiplication and attention. *Other kernels* normalise, convert layouts, copy,
 or work element by element. While the GPU is *idle*, no kernel runs: it waits for the CPU, which
-launches them one by one. AMP shortens the arithmetic, but every cast is one more kernel to launch.
-A CUDA graph launches the whole step at once, so the shorter arithmetic shows."""
+launches them one by one. AMP shortens the arithmetic, which saves no time where the GPU waits
+anyway, and its casts are kernels, too. A CUDA graph launches the whole step at once, so the shorter
+arithmetic shows."""
 # legible on white and on black
 STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}
 
@@ -153,6 +154,9 @@ def why_section(tables: Tables) -> Section:
         "way": steps.run,
         ", ".join(tables.axis.settings): steps.short,
         "limited by": steps.limited,
+        "kernels": [
+            run["kernels_per_step"] and round(run["kernels_per_step"]) for run in steps.record
+        ],
         "largest other kernels": [shares(longest_others(record)) for record in steps.record],
     }
     section.table(cells, "What limits each step")
@@ -205,7 +209,8 @@ def memory_parts_of(record: dict) -> dict[str, float]:
 
 def memory_finding(tables: Tables) -> str:
     """Return how far the compared arms change the peak of each model, against their base."""
-    own = tables.ratios[tables.ratios.arm.isin(tables.compared_arms)].dropna(subset="saved")
+    own = tables.ratios[tables.ratios.base.isin(tables.axis.bases)].dropna(subset="saved")
+    own = own[own.arm.isin(tables.compared_arms)]
     # the fair base comes last
     own = own.sort_values("base", key=lambda names: names.map(tables.axis.bases.index))
     own = own.drop_duplicates(["comparison", "arm"], keep="last")

@@ -6,7 +6,8 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
-from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
+from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES, interaction
 from ..judge.verdict import (
     DIFFERENT,
     FEW_HOSTS,
@@ -30,7 +31,7 @@ from ..judge.verdict import (
 from ..store.reading import NO_RECORD
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
-from .section import Section, Sentence, texts
+from .section import Section, Sentence, ratio_texts, texts
 from .tables import (
     Tables,
     bars_of,
@@ -85,7 +86,7 @@ def sure_section(tables: Tables) -> Section:
     section.title, section.finding = "How sure", sure_finding(tables, ratios)
     columns = [
         f"{tables.short(arm)} over {tables.short(base)}"
-        for base in reversed(tables.axis.bases)
+        for base in dict.fromkeys([*reversed(tables.axis.bases), *tables.arms])
         for arm in tables.arms
     ]
     over = ratios.arm.map(tables.short) + " over " + ratios.base.map(tables.short)
@@ -98,7 +99,20 @@ def sure_section(tables: Tables) -> Section:
     rows["run"] = rows.run.replace("", None)
     section.table(rows, "Ratios" if len(rows) > 12 else "", ["run"])
     section.say(footnote(tables, ratios))
+    section.parts += map(Sentence, interactions(tables))
     return section
+
+
+def interactions(tables: Tables) -> Iterator[str]:
+    """Yield how far the gain of a setting depends on another one, where all four arms were run."""
+    base, adds = tables.axis.bases[0], tables.axis.adds
+    for number, both in product(tables.charted.index, tables.arms):
+        arms = [base, *(one for one in tables.arms if adds(both, one) and adds(one, base)), both]
+        found = interaction(*(tables.runs(number, arm) for arm in arms)) if len(arms) == 4 else {}
+        for text in ratio_texts(pd.DataFrame([found])) if found else ():
+            first, second = map(tables.short, arms[1:3])
+            title = tables.comparisons.title[number]
+            yield plain(f"{title}: {second} gains {text} times as much with {first} as without it.")
 
 
 def cell_of(row: pd.Series) -> str:

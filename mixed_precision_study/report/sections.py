@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from ..judge.axis import arm_named, grouped
+from ..judge.bottleneck import IDLE
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from ..parameters import error_line
@@ -253,19 +254,19 @@ def worked(tables: Tables) -> list[dict]:
 
 def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
     """Return the commands of the fastest way where a model ran in eager mode, too, or what to
-    run next where AMP gained little in eager mode alone; else "".
+    run next where AMP gained little in eager mode alone and the GPU waited; else "".
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
     best = best_of(tables, bars).set_index(keys)
     ways: dict[str, list[str]] = {}
     waiting = []
-    for key, gain in eager.groupby(keys, sort=False).ratio.max().items():
+    for key, amp in eager.groupby(keys, sort=False):
         name = bare(key[0])
         if key in best.index and best.way[key] != "eager":
             ways.setdefault(parameters_of(tables, best.comparison[key]), []).append(name)
-        elif gain < LITTLE_GAIN:
-            waiting.append(name)
+        elif amp.ratio.max() < LITTLE_GAIN and amp.idle.min() >= IDLE:
+            waiting.append(f"{name} (idle {span(100 * amp.idle, '{:.0f}')}%)")
     said = []
     if ways:
         # with such parameters quick would train in this way several times
@@ -282,8 +283,8 @@ def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
     if waiting:
         said.append(
             f"AMP gained little for {plain(listed(waiting, 'and'))}, because in eager mode the GPU"
-            " waits for the CPU. As a CUDA graph it does not wait, so measure that next, too:"
-            " `python run_all.py quick`."
+            " waits for the CPU. A larger batch or a CUDA graph ends that, so measure the graph"
+            " next, too: `python run_all.py quick`."
         )
     return " ".join(said)
 

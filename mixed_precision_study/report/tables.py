@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from ..judge.arms import compared, peak_gib
-from ..judge.axis import PRECISIONS, Axis, grouped
+from ..judge.axis import PRECISION, PRECISIONS, Axis, grouped
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN
@@ -166,13 +166,17 @@ class Tables:
 
     def short(self, arm: str) -> str:
         """Return the name of an arm for an axis: what its base has not, and true and false with
-        their setting.
+        their setting, as all values are of an axis of several settings, where two may be alike.
         """
-        if arm in ("true", "false"):
-            return self.called(arm)
-        values, base = arm.split(", "), self.axis.bases[0].split(", ")
-        other = [one for one, usual in zip(values, base, strict=False) if one != usual]
-        return ", ".join(map(short_name, other or values[:1]))
+        settings = self.axis.settings
+        rows = [*zip(settings, arm.split(", "), self.axis.bases[0].split(", "), strict=False)]
+        changed = [(name, value) for name, value, usual in rows if value != usual]
+        return ", ".join(
+            short_name(value)
+            if name == PRECISION or (len(settings) == 1 and value not in ("true", "false"))
+            else arm_name([name], value)
+            for name, value in changed or [rows[0][:2]]
+        )
 
     def called(self, arm: str) -> str:
         """Return the name of an arm for a sentence."""

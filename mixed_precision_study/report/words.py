@@ -170,7 +170,8 @@ def setting_name(name: str, value: object) -> str:
     if name == "cudnn_benchmark":
         return "cuDNN search" if value else "no search"
     if isinstance(value, bool):
-        name = {"keep_batchnorm_fp32": "fp32 BatchNorm"}.get(name, name)
+        named = {"keep_batchnorm_fp32": "fp32 BatchNorm", "fused": "fused optimizer"}
+        name = named.get(name, name)
         return name if value else f"without {name}"
     if name == "scaler":
         return "loss scaler on the GPU" if value == "device" else "usual loss scaler"
@@ -212,7 +213,7 @@ REMEDIES = {  # what to try, with the parameters that set it
     "larger_batch": "a larger batch (batch_size)",
     "graph": 'a CUDA graph of the whole step (execution="cuda_graph", or "compile_cuda_graph")',
     "round_sizes": "channels, units and vocabulary rounded up to multiples of 8",
-    "channels_last": "channels_last=True",
+    "channels_last": "channels_last=True, if its convolutions are two-dimensional",
     "compile": 'torch.compile (execution="compile", or "compile_cuda_graph")',
     "16_bits": "16-bit values, which are half the bytes (precisions)",
     "tensor_cores": "TF32, fp16 AMP or bf16 AMP, where the card has Tensor Cores (precisions)",

@@ -65,7 +65,7 @@ class Run(NamedTuple):
         for way in self.ways:
             way = settings | way
             words.append(f"{way['execution']} {' '.join(way['precisions'])}")
-        return ", ".join(words)
+        return ", ".join(dict.fromkeys(words))
 
     @property
     def record_paths(self) -> dict[str, Path]:
@@ -174,9 +174,14 @@ class Setting(NamedTuple):
         and those of the runs are added to it.
         """
         place = relative_to_root(folder)
+        seeds = list(dict.fromkeys(way["seed"] for way in self.ways))
         for number in self.repetitions:
-            changes = {"output_dir": place, "repeat": number}
-            left = unplanned(self.notebook.stem, [way | changes for way in self.ways], planned)
+            # a seed among the ways counts as a repetition, so that only the first one explains
+            changed = [
+                way | {"output_dir": place, "repeat": number + seeds.index(way["seed"])}
+                for way in self.ways
+            ]
+            left = unplanned(self.notebook.stem, changed, planned)
             for ways in processes_for(left, apart):
                 first = ways[0]
                 others = [

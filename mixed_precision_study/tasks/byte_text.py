@@ -28,7 +28,7 @@ def load(settings: Any, device: torch.device) -> "ByteText":
         title, find = "WikiText-2", partial(wikitext_bytes, folder / "wikitext-2")
     make_up = partial(made_up_text, device, settings.vocabulary)
     found = found_or_made_up(name, title, find, make_up, f"put its text into {folder}")
-    given = SimpleNamespace(**vars(settings), bptt=settings.context)
+    given = SimpleNamespace(**vars(settings), bptt=settings.context, asked=settings)
     return announced(ByteText(given, device, *found))
 
 
@@ -44,7 +44,7 @@ class ByteText(Text):
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         batches = list(super().train_batches(epoch, dtype, size))  # which copy nothing
-        generator = random.Random(1000 * self.settings.seed + epoch)  # noqa: S311, no secret
+        generator = random.Random(1000 * self.settings.asked.seed + epoch)  # noqa: S311, no secret
         generator.shuffle(batches)
         return iter(batches)
 

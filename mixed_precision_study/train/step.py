@@ -101,9 +101,16 @@ def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: li
 def set_up_groups(optimizer: Any, masters: dict) -> None:
     """Let an optimizer update the master copy of each weight, in the loops over many tensors that
     are PyTorch's default on a GPU, so that the CPU computes the same.
+
+    A fused SGD gets momenta of 0, which change no step. PyTorch would leave them uninitialised
+    where a loss scaler skips the first one.
     """
     for group in optimizer.param_groups:
         group["params"] = [masters.get(weight, weight) for weight in group["params"]]
+        is_sgd = isinstance(optimizer, torch.optim.SGD) and group.get("fused")
+        if is_sgd and group["momentum"] and not group["dampening"]:
+            for weight in group["params"]:
+                optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = True
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor
 from torch.nn import functional
 
 from mixed_precision_study import diagnose
@@ -35,8 +36,8 @@ def read(event, reasons, monkeypatch, types=("bfloat16",)):
     """Return (what was found of a call, what PyTorch was asked of)."""
     asked = []
 
-    def refusals_of(*inputs, attn_mask):
-        asked.append((*inputs, attn_mask))
+    def refusals_of(*inputs):
+        asked.append(inputs)
         return reasons
 
     monkeypatch.setattr(attention, "refusals_of", refusals_of)
@@ -57,7 +58,7 @@ def test_a_slow_kernel_is_named_where_fast_ones_are_refused(
         query, key, _, mask = asked[0]
         assert found.items() >= reasons.items()
         assert (query.shape, key.shape, mask.shape) == ((2, 4, 8, 16), (2, 4, 9, 16), (2, 4, 8, 9))
-        assert mask.untyped_storage().nbytes() <= 4
+        assert isinstance(mask, FakeTensor)  # which takes no memory
         assert query.dtype == getattr(torch, kind.removeprefix("c10::").lower())
 
 

@@ -10,6 +10,7 @@ import torch
 from conftest import run_cells
 from explained_training import make_record
 from torch._functorch import config
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
@@ -18,6 +19,7 @@ from mixed_precision_study.explain.attention import (
     SWITCHES,
     backends_in,
     read_attention,
+    refusal_of,
     refusals_in,
     refusals_of,
     use_attention,
@@ -163,6 +165,27 @@ def test_reasons_are_of_the_types_that_autocast_gives(autocast, with_gpu, monkey
     assert {*refusals_in(in_order, None)} >= {"cudnn"}
 
 
+CPU_CASES = [
+    ({}, "All tensors need to be on cuda device"),
+    ({"device": "cuda", "mask": True}, "not support non-null attn_mask"),
+    ({"device": "cuda", "size": 320}, "less than or equal to 256"),
+]
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="PyTorch without CUDA gives no reason")
+@pytest.mark.parametrize(("given", "says"), CPU_CASES)
+def test_pytorchs_own_reasons_are_read_in_silence(given, says, capfd):
+    with FakeTensorMode():  # of a GPU that need not be there
+        query = torch.empty(1, 4, 8, given.get("size", 64), device=given.get("device", "cpu"))
+    mask = query if given.get("mask") else None
+    call = torch.backends.cuda.SDPAParams(query, query, query, mask, 0.0, False, False)
+    reason = refusal_of(torch.backends.cuda.can_use_flash_attention, call)
+    assert says in reason and "Triggered" not in reason
+    assert capfd.readouterr().err == ""
+    assert refusal_of(lambda call, debug: debug, call) is None
+    assert refusal_of(lambda call, debug: False, call) == "PyTorch gives no reason."
+
+
 def test_attention_is_found_in_modules_of_pytorch():
     layer = torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
     assert refusals_in(trainer_of(lambda: layer(torch.zeros(1, 4, 16))), None) is not None
@@ -217,13 +240,13 @@ GPU_CASES = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "size", "refused"), GPU_CASES)
-def test_a_gpus_reasons_are_of_type_and_head_size(dtype, size, refused):
+def test_a_gpus_reasons_are_of_type_and_head_size(dtype, size, refused, capfd):
     inputs = [torch.randn(2, 4, 128, size, device="cuda", dtype=dtype, requires_grad=True)] * 3
     found = refusals_of(*inputs, is_causal=True)
-    print(found)
     wanted = {name for name, word in refused.items() if word}
     assert wanted <= found.keys() and all(refused[name] in found[name] for name in wanted)
     assert all(len(reason) > 20 for reason in found.values())
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.gpu

@@ -114,7 +114,21 @@ def test_the_gain_as_a_graph_is_told():
     ],
 )
 def test_only_what_is_not_done_yet_is_to_be_tried(code, precision, parameters, remedies):
-    assert remedies_of(code, flat(precision, parameters)) == remedies.split()
+    record = flat(precision, parameters, kernel_family_fractions=[["convolution", 0.1]])
+    assert remedies_of(code, record) == remedies.split()
+
+
+@pytest.mark.parametrize(
+    ("families", "remedies"),
+    [
+        ([["depthwise convolution", 0.06], ["layout change", 0.05]], ["channels_last", "compile"]),
+        ([["matmul", 0.4], ["convolution", 0.09]], ["compile"]),  # as in a ViT
+        ([["matmul", 0.4], ["normalisation", 0.6]], ["compile"]),  # as in GPT-2
+    ],
+)
+def test_the_layout_is_to_be_tried_where_convolutions_take_time(families, remedies):
+    record = flat("amp_fp16", {"channels_last": False}, kernel_family_fractions=families)
+    assert remedies_of(OTHER_KERNELS, record) == remedies
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pandas as pd
 from drawn_reports import parts_of, read_all, rows_in, write_all
 from pytest import fixture, mark
 
-from mixed_precision_study.report.articles import HOLDS, articles_section, held
+from mixed_precision_study.report.articles import NO_RUN, articles_section
 from mixed_precision_study.report.section import File
 
 
@@ -48,55 +48,41 @@ def test_a_study_that_does_not_show_articles_has_no_section(tables):
     assert not articles_section(replace(tables, show={})).parts
 
 
-def test_a_ratio_stands_beside_that_of_its_article(section):
-    # not a T4 in O2; a P100 is not compared
-    assert section.finding.startswith("2 of 3 ")
+def test_a_figure_stands_beside_ours_with_what_differs(section):
     (rows,) = rows_in(section)
-    found = {(row["Training"], row["Card"]): (row["There"], row["Here"]) for row in reversed(rows)}
-    # size and direction in one row
-    here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −41%")
-    assert found["WideResNet-28-10, batch 128, fp16", "T4"] == here
+    found = {(row["Training"], row["Card"]): row for row in reversed(rows)}
+    # size and direction in one row; a P100 is not compared, and no other mode stands in
+    row = found["WideResNet-28-10, batch 128, fp16", "T4"]
+    here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −34%")
+    assert (row["There"], row["Here"], row["n"], row["Our card"]) == (*here, 3, "H200")
+    assert "images on the GPU" in row["Differs"]
     diverged = ("not converged", "best accuracy: 90.0% against 90.0%")
     assert diverged in [(row["There"], row["Here"]) for row in rows]
-    assert not [row for row in rows if row["Card"] == "P100" or "DPN" in row["Training"]]
+    assert {row["Card"] for row in rows} == {"T4"}
 
 
-def test_o2_and_fp16_amp_stand_in_for_each_other(section):
-    row = rows_in(section)[0][0]
-    assert (row["n"], row["Our card"], row["Article"][:8]) == (3, "H200", "CIFAR-10")
-    assert row["Here"] == "1.50× (1.50 to 1.50), memory the same, in fp16"
-
-
-def test_the_csv_has_each_claim_and_what_is_known_of_it_here(section):
+def test_the_csv_has_a_value_or_a_reason_for_each_figure(section):
     (file,) = parts_of(section, File)
-    rows = pd.read_csv(io.BytesIO(file.content)).itertuples()
-    training = ", wide_resnet28_10, batch 128, amp_fp16, fp32"
-    claims = {
-        (row.card, row.claim.partition(",")[0]): row for row in rows if row.claim.endswith(training)
-    }
-    speed, memory = claims["T4", "time"], claims["T4", "memory"]
-    assert (speed.theirs, speed.ours, speed.low, speed.high) == (1.834, 2, 2, 2)
-    assert (speed.n, speed.hosts) == (3, 1)
-    assert (memory.theirs, memory.ours) == (0.5789, 0.5924)
-    accuracy, other = claims["T4", "best accuracy"], claims["P100", "time"]
-    assert (accuracy.theirs, accuracy.ours) == (-0.015, 0)
-    assert (other.testable, other.reason) == (False, "a P100 has no Tensor Cores")
-    assert pd.isna(other.ours)
-
-
-def test_a_direction_holds_or_does_not_or_is_undecided():
-    cases = [(1.3, 1.1, 1.01, 1.2), (1.3, 1.1, 0.9, 1.3), (0.8, 1.1, None, None)]
-    found = [
-        held(theirs, {"ratio": ratio, "low": low, "high": high})
-        for theirs, ratio, low, high in cases
-    ]
-    assert found == [HOLDS, "is undecided", "does not hold"]
+    rows = pd.read_csv(io.BytesIO(file.content))
+    assert (rows.ours.notna() == rows.differs.notna()).all()
+    assert (rows.ours.isna() == rows.reason.notna()).all()
+    wide = rows[rows.claim.str.endswith(", wide_resnet28_10, batch 128, amp_fp16, fp32")]
+    speed, memory, other = (wide[wide.claim.str.startswith("time")], *[wide] * 2)
+    columns = ["theirs", "ours", "low", "high", "n", "hosts"]
+    assert speed[speed.card == "T4"][columns].values.tolist() == [[1.834, 2, 2, 2, 3, 1]]
+    memory = memory[(memory.card == "T4") & memory.claim.str.startswith("memory")]
+    assert memory[["theirs", "ours"]].values.tolist() == [[0.5789, 0.6578]]
+    reasons = [*other[other.card == "P100"].reason, *rows[rows.claim.str.contains("gru")].reason]
+    assert reasons == ["a P100 has no Tensor Cores"] * 3 + [NO_RUN]
 
 
 OTHER = [{"dataset_used": "synthetic"}, {"device_type": "cpu", "gpu_name": None}]
 OTHER += [
     {"parameters": one}
-    for one in ({"batch_size": 64}, {"execution": "cuda_graph"}, {"memory_limit_gib": 11.0})
+    for one in (
+        *({"batch_size": 64}, {"execution": "cuda_graph"}),
+        *({"memory_limit_gib": 11.0}, {"keep_batchnorm_fp32": False}),
+    )
 ]
 
 
@@ -104,12 +90,10 @@ OTHER += [
 def test_three_hosts_have_a_range_and_others_are_no_counterpart(tmp_path, fields):
     runs = []
     for host, own in enumerate((10.0, 15.0, 20.0)):
-        facts = {
-            "host_id": f"{host}",
-            "gpu_uuid": f"GPU-{host}",
-            "parameters": {"repeat": host},
-        } | fields
-        for name, seconds in (("fp32", 30.0), ("o2_fp16", own)):
+        facts = {"host_id": f"{host}", "gpu_uuid": f"GPU-{host}"} | fields
+        own_form = {"repeat": host, "keep_batchnorm_fp32": True}
+        facts["parameters"] = own_form | fields.get("parameters", {})
+        for name, seconds in (("fp32", 30.0), ("o3_fp16", own)):
             runs.append(made_up.make("cifar_resnet", name, seconds=[seconds], **facts))
     tables = read_all(tmp_path, *runs, articles=True)
     beside = [

@@ -53,7 +53,6 @@ def test_no_label_is_crossed_by_the_line_at_one(frame):
         (axes,) = figure.axes
         figure.canvas.draw()
         line = axes.transData.transform((1, 0))[0]
-        for name, text in drawn(figure).items():
-            if name.startswith("label"):
-                box = text.get_window_extent()
-                assert box.x0 >= line or box.x1 <= line
+        found = drawn(figure).items()
+        boxes = [text.get_window_extent() for name, text in found if name.startswith("label ")]
+        assert boxes and all(box.x0 >= line or box.x1 <= line for box in boxes)

@@ -261,8 +261,11 @@ def test_every_kind_of_folder_has_a_title(tmp_path):
 
 
 def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):
-    slow = read_all(tmp_path / "slow", *runs(2.5))
-    assert "`python run_all.py quick`" in said_in(screen_of(slow)[0])
+    slow = read_all(tmp_path / "slow", *runs(2.5, gpu_busy_fraction=0.75))
+    said = said_in(screen_of(slow)[0])
+    assert "(idle 25%)" in said and "`python run_all.py quick`" in said
+    busy = read_all(tmp_path / "busy", *runs(2.5, gpu_busy_fraction=0.85))
+    assert "run_all.py quick" not in said_in(screen_of(busy)[0])
     both = read_all(tmp_path / "both", *runs(2.5), *runs(1.0, "cuda_graph"))
     said = said_in(screen_of(both)[0])
     assert "run_all.py reference -p execution cuda_graph` (ResNet-18)" in said

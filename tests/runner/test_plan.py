@@ -133,6 +133,13 @@ def test_a_training_among_ways_is_what_it_is_alone(tmp_path):
         assert {*run.trainings} < {*together.trainings}
 
 
+def test_seeds_among_ways_share_a_process_and_one_explains(tmp_path):
+    for (run,), seeds in zip(planned(tmp_path, "quality-compiled"), (9, 8), strict=True):
+        found = [run.parameters | way for way in run.ways]
+        assert [(one["seed"], one["repeat"]) for one in found] == [(n, n) for n in range(seeds)]
+        assert len(run.trainings) == 3 * seeds and run.title.count("amp_fp16") == 1
+
+
 def test_repeated_ways_have_a_process_for_each_training(tmp_path):
     for runs in planned(tmp_path, "quick", ("repeats", "2")):
         assert [run.order for run in runs] == [*range(14)]

@@ -46,8 +46,8 @@ def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
     ((record,), left_out) = read_records(tmp_path)
     assert study_of(tmp_path, [record])._asdict() == record["study"]
     assert record["study"] == {
-        "axis": "precision",
-        "base": None,
+        "axis": STUDIES[name].get("axis", "precision"),
+        "base": STUDIES[name].get("base"),
         "name": name,
         "description": STUDIES[name]["description"],
         "show": show,

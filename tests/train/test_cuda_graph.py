@@ -112,6 +112,28 @@ def test_a_graph_trains_as_eager_mode_with_skipped_steps(precision, options):
     ] * 3
 
 
+@pytest.fixture
+def empty_is_nan():
+    """Uninitialised memory holds NaN, which PyTorch writes where it must be deterministic."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("options", [{}, {"step_function": plain_step}])
+def test_a_fused_sgd_trains_where_its_first_step_is_skipped(options, empty_is_nan):
+    sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)
+    fused = functools.partial(sgd, fused=True)
+    usual, other = [
+        make_trainer("amp_fp16", "eager", make_optimizer=made, **options) for made in (sgd, fused)
+    ]
+    for trainer in (usual, other):
+        for step in range(4):
+            trainer.step(flagged(step, overflow=step == 0))
+    assert_close(usual, other, 2e-3)
+    assert (usual.steps, usual.skipped_steps) == (other.steps, other.skipped_steps) == (4, 1)
+
+
 def test_a_replay_reads_the_rate_at_its_address():
     captured = make_trainer("fp32")
     rate = captured.optimizer.param_groups[0]["lr"]

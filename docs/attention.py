@@ -1,0 +1,97 @@
+"""How much of a Transformer's gain is attention: the table and the picture of its answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from mixed_precision_study.judge.ratios import interaction
+from mixed_precision_study.report.charts import draw_bars
+from mixed_precision_study.report.results import cell_of
+from mixed_precision_study.report.section import ratio_texts
+from mixed_precision_study.report.tables import Tables, read_tables
+from mixed_precision_study.report.words import COLOURS
+
+FOLDER = "main/attention-h200"
+BASE, ATTENTION, PRODUCTS, BOTH, EFFICIENT = (
+    "tf32, fp32, auto",
+    "tf32, bf16, auto",
+    "amp_bf16, fp32, auto",
+    "amp_bf16, bf16, auto",
+    "amp_bf16, bf16, efficient",
+)
+ROWS = {  # of the table: an arm over another one
+    "**bf16 AMP**": (BOTH, BASE),
+    "attention, first": (ATTENTION, BASE),
+    "attention, second": (BOTH, PRODUCTS),
+    "products, first": (PRODUCTS, BASE),
+    "products, second": (BOTH, ATTENTION),
+    "bf16 AMP, efficient kernel": (EFFICIENT, BASE),
+}
+BARS = {  # of the picture: an arm, and what it is called
+    BASE: "TF32",
+    ATTENTION: "TF32, bf16 attention",
+    PRODUCTS: "bf16, fp32 attention",
+    BOTH: "bf16 AMP",
+}
+PARTS = {"attention": COLOURS["amp_fp16"], "all else": COLOURS["tf32"]}
+
+
+def by_context(tables: Tables) -> Iterator[tuple[int, int]]:
+    """Yield (context, number of its comparison), the shortest context first."""
+    contexts = tables.comparisons.settings.map(lambda settings: settings["context"])
+    for number, context in contexts.sort_values().items():
+        yield context, number
+
+
+def interactions(tables: Tables) -> dict[int, str]:
+    """Return {context: how many times as much attention gains beside products in bf16}."""
+    found = {}
+    for context, number in by_context(tables):
+        runs = (tables.runs(number, arm) for arm in (BASE, PRODUCTS, ATTENTION, BOTH))
+        texts = ratio_texts(
+            pd.DataFrame([interaction(*runs)]).reindex(columns=["ratio", "low", "high"])
+        )
+        found[context] = texts[0] or "-"
+    return found
+
+
+def table_of(outputs: Path) -> str:
+    """Return the table of the answer page: gains at each context, one row for each order."""
+    tables = read_tables(outputs / FOLDER)
+    contexts = dict(by_context(tables))
+    cells = {
+        (one.comparison, one.arm, one.base): cell_of(one) for one in tables.ratios.itertuples()
+    }
+    rows = [["times as fast", *(f"{context:,}" for context in contexts)]]
+    rows.append(["---"] * len(rows[0]))
+    for name, pair in ROWS.items():
+        rows.append([name, *(cells.get((number, *pair), "-") for number in contexts.values())])
+    rows.append(["interaction", *interactions(tables).values()])
+    return "\n".join(f"|{'|'.join(row)}|" for row in rows)
+
+
+def bar_rows(outputs: Path) -> pd.DataFrame:
+    """Return rows of draw_bars(): the milliseconds of a step, and of them those of attention, as
+    a profile has them.
+    """
+    tables = read_tables(outputs / FOLDER)
+    rows = []
+    for context, number in by_context(tables):
+        for arm, name in BARS.items():
+            runs = [run for run in tables.runs(number, arm) if run["gpu_busy_ms_per_step"]]
+            if not runs:
+                continue
+            step = pd.Series([run["step_ms_median"] for run in tables.runs(number, arm)]).mean()
+            share = dict(runs[0]["kernel_family_fractions"]).get("attention", 0)
+            spent = share * runs[0]["gpu_busy_ms_per_step"]
+            row = {"comparison": number, "run": f"Context {context:,}", "short": name}
+            row |= {"attention": spent, "all else": step - spent, "label": f"{step:.1f} ms"}
+            rows.append(row | {"note": ""})
+    model = tables.comparisons["name"].iloc[0].partition(", context")[0]
+    return pd.DataFrame(rows).assign(name=model, task="a step of 8,192 tokens, and its attention")
+
+
+def figures(outputs: Path) -> list:
+    """Return the picture of the answer page, or nothing where the study has not been run."""
+    return [draw_bars(bar_rows(outputs), PARTS)] if (outputs / FOLDER).exists() else []
