@@ -14,7 +14,6 @@ import matplotlib
 import notebook_cells
 import pytest
 import torch
-from pytest import fixture, mark, raises
 from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
@@ -78,7 +77,7 @@ def read_notebook(name):
 @contextmanager
 def refuses(words=None):
     """What a person's mistake must get: a UserError of one line with these words."""
-    with raises(UserError, match=words) as stopped:
+    with pytest.raises(UserError, match=words) as stopped:
         yield stopped
     assert "\n" not in str(stopped.value)
 
@@ -124,16 +123,18 @@ def pytest_collection_modifyitems(items):
         if item.path.parent.name in NUMBERS:
             item.add_marker("any_python")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-            item.add_marker(mark.skip(reason="no GPU"))
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
         elif item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
-            item.add_marker(mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py"))
+            item.add_marker(
+                pytest.mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py")
+            )
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
     items.sort(
         key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow"))
     )
 
 
-@fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="module")
 def quick_collections():
     """Spare the many objects of what was imported so far from being looked through whenever
     memory is cleaned up.
@@ -146,7 +147,7 @@ def pytest_sessionfinish():
     gc.unfreeze()
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings
     of the shell.
@@ -156,7 +157,7 @@ def in_empty_folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def no_search(request, monkeypatch):
     """On a GPU cuDNN searches for built cases and tests marked `searches` alone, because that
     takes longest.

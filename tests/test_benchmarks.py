@@ -14,12 +14,12 @@ import equal_runs
 import made_up_records as made_up
 import numpy as np
 import peers
+import pytest
 import run_seconds
 import seeds_needed
 import simulate
 from conftest import ENVIRONMENT, ROOT
 from made_up_runs import timed
-from pytest import approx, mark
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
 from mixed_precision_study.store.reading import read_records
@@ -51,7 +51,9 @@ def test_ratios_of_contenders_pair_one_round_on_one_gpu():
     assert (row["cell"], row["peer"], row["n"]) == (cell, theirs, 3)
     assert [float(row[name]) for name in ("theirs", "ours")] == [100, 110]
     expected = [math.exp(fmean(logs) + shift) for shift in (0, -half, half)]
-    assert [float(row[name]) for name in ("ratio", "low", "high")] == approx(expected, rel=1e-3)
+    assert [float(row[name]) for name in ("ratio", "low", "high")] == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
 def test_rounds_alternate_and_go_on_after_a_failure(tmp_path, monkeypatch, capsys):
@@ -89,7 +91,7 @@ def test_rounds_alternate_and_go_on_after_a_failure(tmp_path, monkeypatch, capsy
     ] * len(cells)
 
 
-@mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
+@pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
 def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     """Of 200 draws the share of covering intervals scatters by 1.5%."""
     cell = simulate.simulate(scatter, 3, 2, 200)
@@ -100,7 +102,7 @@ def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     assert len(simulate.problems_of(bad)) == (4 if scatter.processes < 0.01 else 3)
 
 
-@mark.parametrize("scatter, margin", {0.002: 0.002, 0.02: 0.02, 0.012: 0.02}.items())
+@pytest.mark.parametrize("scatter, margin", {0.002: 0.002, 0.02: 0.02, 0.012: 0.02}.items())
 def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     draw = random.Random(0)
     one = {"metric_name": "accuracy", "metric_better": "higher", "metric_margin": margin}
@@ -112,7 +114,7 @@ def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     assert [seeds_needed.seeds_needed(*case) for case in ((0.0, 0.02), (1.0, 0.002))] == [5, None]
 
 
-@mark.parametrize("script", ["seeds_needed.py", "equal_runs.py", "run_seconds.py"])
+@pytest.mark.parametrize("script", ["seeds_needed.py", "equal_runs.py", "run_seconds.py"])
 def test_a_folder_without_such_records_gets_one_sentence(tmp_path, script):
     command = [sys.executable, ROOT / "benchmarks" / script, tmp_path / "none"]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -132,7 +134,7 @@ def test_the_table_says_what_a_pilot_needs(tmp_path):
         "accuracy",
         4,
     )
-    assert row.scatter == approx(0.001 * 2 / math.sqrt(3))
+    assert row.scatter == pytest.approx(0.001 * 2 / math.sqrt(3))
 
 
 def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
@@ -154,7 +156,7 @@ def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
     return runs
 
 
-@mark.parametrize("drift", [0.0, 0.4])
+@pytest.mark.parametrize("drift", [0.0, 0.4])
 def test_equal_runs_differ_about_as_often_as_promised(drift, monkeypatch):
     """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do
     within 1%.
@@ -189,7 +191,7 @@ def test_the_error_of_a_rate_is_that_of_leaving_out_a_block():
     found = equal_runs.false_positive_rate(
         runs, lambda pairs: any(id(own) in odd for own, _ in pairs)
     )
-    assert (found["rate"], found["error"]) == approx((2 / 3, 2 / 3), abs=0.05)
+    assert (found["rate"], found["error"]) == pytest.approx((2 / 3, 2 / 3), abs=0.05)
 
 
 def test_equal_runs_are_one_run_on_one_gpu_in_their_order():
@@ -260,7 +262,7 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
         "explanation": None,
     }
     assert {name: cells[name] for name in known} == known
-    assert cells["rest"] == approx(15 - 5 - 4.5 - 1.5)
+    assert cells["rest"] == pytest.approx(15 - 5 - 4.5 - 1.5)
     assert run_seconds.table_of([cells]).splitlines()[2].endswith("| 4.0 | 0.5 | - |")
 
 
@@ -272,4 +274,4 @@ def test_attention_in_16_bits_errs_as_its_format_rounds():
     for part in attention_error.PARTS:
         fp32, bf16, fp16 = (float(rows["math", name][part]) for name in ("fp32", "bf16", "fp16"))
         assert fp32 < 2**-20 and 2**-11 < bf16 < 2**-7
-        assert bf16 == approx(8 * fp16, rel=0.3)  # three bits of mantissa
+        assert bf16 == pytest.approx(8 * fp16, rel=0.3)  # three bits of mantissa

@@ -5,12 +5,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
+import pytest
 import quoted
 import tables
 import torch
 import yaml
 from conftest import ROOT
-from pytest import approx, mark, raises
 
 from mixed_precision_study import __version__
 
@@ -81,7 +81,7 @@ def test_what_we_found_is_short():
     assert words_of(prose_of((ROOT / "docs/results.md").read_text())) <= 800
 
 
-@mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_has_no_wide_table_and_no_long_sentence(path):
     text = path.read_text()
     found = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
@@ -90,12 +90,12 @@ def test_a_page_has_no_wide_table_and_no_long_sentence(path):
 
 
 def test_a_wide_table_and_a_long_sentence_are_found():
-    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == approx(2 * 27 + 7 * 8.7)
+    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 8.7)
     assert longest(" [resnet-18](a/long/address.md)<!--name--> ") == longest("resnet-")
     assert [words_of(one) for one in sentences_of("One is. Two, it is (so)\n- Three.")] == [2, 4, 1]
 
 
-@mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
 def test_an_answer_has_its_form_and_length(path):
     title, _, answer, *_ = path.read_text().splitlines()
     text = path.read_text().partition("\n## ")[0]
@@ -107,7 +107,7 @@ def test_an_answer_has_its_form_and_length(path):
     assert words_of(prose_of(path.read_text())) <= 350
 
 
-@mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_finding_has_its_form_and_no_number_by_hand(folder):
     """docs/tables.py --check recomputes the others."""
     title, finding, *_ = (folder / "README.md").read_text().split("\n\n")
@@ -116,7 +116,7 @@ def test_a_finding_has_its_form_and_no_number_by_hand(folder):
     assert quoted.uncovered(finding) == []
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "sentence, left",
     {
         "ResNet-18 gains <!--a-->1.5<!--/--> times in fp16 on an H100.": [],
@@ -139,7 +139,7 @@ def test_numbers_say_where_they_are_from(tmp_path):
         "both: ratio of other as .2f",
         "none = ratios where ratio > 9\nx: ratio of none as d",
     ):
-        with raises(ValueError, match=wrong.splitlines()[-1]):
+        with pytest.raises(ValueError, match=wrong.splitlines()[-1]):
             quoted.quoted(tmp_path / "README.md", page.format(wrong), OUTPUTS)
 
 
@@ -206,8 +206,8 @@ def test_the_lines_for_an_lstm_train(monkeypatch):
     assert loss_function(model(batches[0][0]), batches[0][1]).item() < 0.8 * before
 
 
-@mark.gpu
-@mark.parametrize("page", [ROOT / "README.md", LINES], ids=["readme", "lstm"])
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", [ROOT / "README.md", LINES], ids=["readme", "lstm"])
 def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
     model, optimizer, loss_function, batches = small_problem("cuda")
     for inputs, targets in batches:
@@ -228,7 +228,7 @@ def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
         exec(code_of(page), names)
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert names["loss"].item() == approx(loss.item(), rel=0.05)
+    assert names["loss"].item() == pytest.approx(loss.item(), rel=0.05)
 
 
 def test_the_version_to_cite_is_this_one():

@@ -10,10 +10,10 @@ import subprocess
 import executed
 import figures
 import nbformat
+import pytest
 import quoted
 import tables
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
-from pytest import fixture, mark, raises
 
 from mixed_precision_study import __version__
 
@@ -26,7 +26,7 @@ COPIED = (
 )
 
 
-@fixture
+@pytest.fixture
 def copy(tmp_path):
     shutil.copytree(
         NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*")
@@ -61,7 +61,7 @@ def test_each_number_is_read_by_a_document():
     assert figures.numbers(ROOT / "outputs").keys() == read
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, text, stale",
     [
         (
@@ -91,7 +91,7 @@ def git(folder, *words):
     subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
 
 
-@fixture
+@pytest.fixture
 def tagged(copy):
     """A repository with the tag that its notebooks would install."""
     git(copy, "init", "--quiet")
@@ -102,7 +102,7 @@ def tagged(copy):
 
 def test_without_the_tag_nothing_is_written(copy, capsys):
     before = {name: (copy / name).read_text() for name in COPIED}
-    with raises(SystemExit):
+    with pytest.raises(SystemExit):
         tables.main(["--repository", "someone/study"], root=copy)
     assert f"git tag v{__version__}" in capsys.readouterr().err
     assert {name: (copy / name).read_text() for name in COPIED} == before
@@ -116,7 +116,7 @@ PLACES = (
 )
 
 
-@fixture
+@pytest.fixture
 def renamed(tagged):
     """A repository of which the documents name another one first."""
     assert tables.repository_url(tagged) is None
@@ -147,7 +147,7 @@ def test_a_repository_fills_finders(renamed):
         assert "someone" not in notebook
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def before():
     """A notebook as papermill leaves it: with its metadata, a printed line and a warning in
     every cell.
@@ -168,7 +168,7 @@ def before():
     return notebook
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def after(before, tmp_path_factory):
     """The text of its copy."""
     folder = tmp_path_factory.mktemp("executed")

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pytest
 import torch
 from conftest import read_json, seeded
-from pytest import mark, raises
 from small_training import CPU, make_record
 from torch import nn
 
@@ -45,7 +45,7 @@ GPU = torch.device("cuda")
 PACKAGE = "mixed_precision_study.experiment"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "error, status, reason",
     [
         (
@@ -78,9 +78,9 @@ def test_an_exception_becomes_the_status(error, status, reason, capsys):
     assert ("Traceback" in capsys.readouterr().out) is (status == "failed")
 
 
-@mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
 def test_a_user_error_ends_the_notebook_without_a_record(error):
-    with raises(type(error)), guarded(make_record(), "out", CPU):
+    with pytest.raises(type(error)), guarded(make_record(), "out", CPU):
         raise error
     assert not Path("out").exists()
 
@@ -270,7 +270,7 @@ def losses_of(precisions):
     return {record.precision: record.train_loss for record in records}
 
 
-@mark.slow
+@pytest.mark.slow
 def test_together_and_alone_have_the_same_losses():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         together, *alone = pool.map(
@@ -280,7 +280,7 @@ def test_together_and_alone_have_the_same_losses():
     assert together["fp32"] != together["amp_bf16"] and len(set(together["fp32"])) == 2
 
 
-@mark.slow
+@pytest.mark.slow
 def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     """Where Dynamo has compiled as often as it may, it runs the rest eagerly, which measures
     nothing.
@@ -357,7 +357,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
         raise KeyboardInterrupt  # which no guard holds up, as little as a kill
 
     monkeypatch.setattr(f"{PACKAGE}.explain", ended)
-    with raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         make_experiment(
             after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}
         ).run()
@@ -374,7 +374,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
     )
 
 
-@mark.parametrize("repeat", [0, 1])
+@pytest.mark.parametrize("repeat", [0, 1])
 def test_the_first_repetition_alone_is_explained_at_the_end(repeat, monkeypatch):
     done = []
 
@@ -457,7 +457,9 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     assert len(wrapped) == 1
 
 
-@mark.parametrize("max_steps, run, reduced", [(0, "", True), (5, "", False), (0, "run-ab", False)])
+@pytest.mark.parametrize(
+    "max_steps, run, reduced", [(0, "", True), (5, "", False), (0, "run-ab", False)]
+)
 def test_without_a_gpu_a_notebook_trains_a_little(monkeypatch, max_steps, run, reduced):
     """They do not pass over a later training, also where all cells of a notebook are run once
     more.
@@ -497,7 +499,7 @@ PARTS = {  # and where the reason stands when one fails
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "failing, captured, shown",
     [
         ([*PARTS], None, True),

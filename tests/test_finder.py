@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from conftest import ENVIRONMENT, ROOT, code_cells, read_notebook
 from notebook_outputs import cell_errors, executed, papermill
-from pytest import fixture, mark, skip
 
 NAME = "mixed_precision_study"
 FINDER = code_cells("cifar_resnet")["finder"]
@@ -22,7 +22,7 @@ BARE = {
 }
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def clones(tmp_path_factory):
     """Two clones with a notebook of two cells, the finder and one that imports the package:
     [(folder, notebook, its module)].
@@ -84,15 +84,15 @@ def of_another_user(folder):
         os.chown(path, 65_534, 65_534)
 
 
-@mark.parametrize("change", [open_to_all, of_another_user])
-@mark.parametrize("form", ["package", "module", "clone"])
-@mark.parametrize("below", ["", "user/work"], ids=["there", "below"])
+@pytest.mark.parametrize("change", [open_to_all, of_another_user])
+@pytest.mark.parametrize("form", ["package", "module", "clone"])
+@pytest.mark.parametrize("below", ["", "user/work"], ids=["there", "below"])
 def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form, below):
     """Neither from the notebook's folder nor from above it; what is installed comes first, else
     a sentence.
     """
     if change is of_another_user and os.getuid():
-        skip("only root can give files away")
+        pytest.skip("only root can give files away")
     shared, planted = tmp_path / "shared", f"open({str(tmp_path / 'run')!r}, 'w')"
     (shared / "user/work").mkdir(parents=True)
     (shared / NAME).mkdir()
@@ -140,8 +140,8 @@ def test_the_first_cells_need_the_standard_library_alone():
         assert name in done.stderr
 
 
-@mark.slow
-@mark.parametrize("alone", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True])
 def test_papermill_runs_the_code_of_the_notebooks_clone(clones, tmp_path, alone):
     (_, notebook, record), (second, *_) = clones
     notebook = shutil.copy(notebook, tmp_path) if alone else notebook

@@ -10,10 +10,10 @@ import re
 import subprocess
 import sys
 
+import pytest
 import torch
 from conftest import ENVIRONMENT, EXPERIMENTS, ROOT, read_json
 from golden import trace
-from pytest import approx, mark, raises
 
 FOLDER = ROOT / "tests/golden"
 GOLDEN = read_json(FOLDER / "cpu.json")
@@ -90,16 +90,16 @@ def assert_near(name, old, new):
                 "autocast_dtype",
             ):
                 assert new[mode][field] == record[field], f"{name}, {mode}: {field}"
-            assert new[mode]["train_loss"][:1] == approx(record["train_loss"][:1], rel=5 * NEAR), (
-                mode
-            )
+            assert new[mode]["train_loss"][:1] == pytest.approx(
+                record["train_loss"][:1], rel=5 * NEAR
+            ), mode
         return
     is_finite = [math.isfinite(float.fromhex(then[0])) for then in old["steps"]]
     finite = [*is_finite, False].index(False)
     pairs = list(zip(old["steps"], new["steps"], strict=True))[:finite]
     later = NEAR_IN_16_BITS if re.search("16|fp8", name.split("/")[1]) else NEAR
     for number, (then, now) in enumerate(pairs[:NEAR_STEPS]):
-        near = approx(float.fromhex(then[0]), rel=later if number else NEAR)
+        near = pytest.approx(float.fromhex(then[0]), rel=later if number else NEAR)
         assert float.fromhex(now[0]) == near, f"{name}, step {number}"
     assert [now[2] for _, now in pairs] == [then[2] for then, _ in pairs], (
         f"{name}: the skipped steps"
@@ -110,7 +110,7 @@ def traces_of(name, modes, executions):
     return [f"{name}/{mode}/{way}" for way, mode in itertools.product(executions, modes)]
 
 
-@mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_eager_and_graph_steps_are_the_recorded_ones(name, tmp_path):
     """Of the ResNet in those modes that a CPU computes quickly."""
     modes = [mode for mode in trace.MODES if name != "cifar_resnet" or mode not in SLOW_MODES]
@@ -118,8 +118,8 @@ def test_eager_and_graph_steps_are_the_recorded_ones(name, tmp_path):
     assert_same(traces_of(name, modes, ("eager", "cuda_graph")), new)
 
 
-@mark.exhaustive
-@mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
     assert_same(
         traces_of(name, [*trace.MODES, "loop"], trace.EXECUTIONS),
@@ -127,8 +127,8 @@ def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
     )
 
 
-@mark.gpu
-@mark.parametrize("name", sorted(ON_GPU))
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(ON_GPU))
 def test_eager_and_graph_steps_on_a_gpu_are_the_recorded_ones(name, tmp_path):
     new = recorded_anew(tmp_path, name, "--executions", "eager", "cuda_graph", hidden=None)
     names = traces_of(name, trace.modes_of(name), ("eager", "cuda_graph"))
@@ -153,5 +153,5 @@ def test_a_step_that_differs_is_found():
     changed = json.loads(json.dumps(GOLDEN[name]))
     changed["steps"][1][0] = (float.fromhex(changed["steps"][1][0]) * 1.3).hex()
     assert trace.first_difference(GOLDEN[name], changed).startswith("step 1: ")
-    with raises(AssertionError, match="step 1"):
+    with pytest.raises(AssertionError, match="step 1"):
         assert_near(name, GOLDEN[name], changed)

@@ -5,9 +5,9 @@ figures.py.
 import copy
 
 import matplotlib
+import pytest
 from conftest import ROOT, read_json
 from golden import figures
-from pytest import mark, param, skip
 
 FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-h200", "neighbour-h200")
@@ -16,9 +16,9 @@ VERSION = (FOLDER / "matplotlib.txt").read_text().strip()
 DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name",
-    [param(name, marks=[mark.release] * (name not in SMALL)) for name in RECORDED],
+    [pytest.param(name, marks=[pytest.mark.release] * (name not in SMALL)) for name in RECORDED],
 )
 def test_ratios_quality_and_charts_are_the_recorded_ones(name):
     new, old = figures.recorded_figures(name), RECORDED[name]
@@ -26,13 +26,13 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
         new, old = ({**one, "charts": {}} for one in (new, old))
     assert figures.compared(old, new, name) == []
     if not DRAWN_ALIKE:
-        skip(
+        pytest.skip(
             "ratios and quality are the recorded ones, but charts were recorded under "
             f"Matplotlib {VERSION}"
         )
 
 
-@mark.release
+@pytest.mark.release
 def test_all_results_have_been_recorded():
     zips = (ROOT / "outputs").rglob("*.zip")
     assert set(RECORDED) == {

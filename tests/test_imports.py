@@ -6,8 +6,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
 from conftest import ENVIRONMENT, ROOT
-from pytest import mark
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
@@ -97,7 +97,7 @@ def test_every_module_has_a_rule():
     assert [name for name in FILES if not within(name, RULES)] == []
 
 
-@mark.parametrize("place", RULES)
+@pytest.mark.parametrize("place", RULES)
 def test_a_module_imports_only_what_lies_below_it(place):
     files = [name for name in FILES if within(name, [place])]
     assert files
@@ -125,7 +125,7 @@ def loaded(modules, heavy):
 WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "modules, heavy",
     [
         ([NAME], {"torch", "numpy", "pandas", "matplotlib", "pynvml", "IPython"}),
@@ -151,8 +151,8 @@ STALE = {
 }
 
 
-@mark.slow
-@mark.parametrize("given", STALE.values(), ids=STALE)
+@pytest.mark.slow
+@pytest.mark.parametrize("given", STALE.values(), ids=STALE)
 def test_variables_of_a_run_that_is_over_end_nothing(given):
     code = f"import {NAME}.store.record as r, time; time.sleep(3); print('alive', r.given_study())"
     variables = {

@@ -6,9 +6,9 @@ import math
 from statistics import fmean, stdev
 
 import lines
+import pytest
 import torch
 from conftest import ROOT
-from pytest import approx, mark
 
 
 def result(process, row, step_ms, model="gpt", **others):
@@ -46,7 +46,7 @@ def test_ratios_pair_rows_of_one_process_on_logarithms():
         "low": math.exp(fmean(logs) - half),
         "high": math.exp(fmean(logs) + half),
     }
-    assert tf32["over_base"] == approx(expected)
+    assert tf32["over_base"] == pytest.approx(expected)
     assert (tf32["n"], tf32["step_ms"]) == (3, 4.0)
     assert tf32["errors"] == ["The loss is not finite."]
     assert (default["over_base"], default["over_default"]["mean"]) == ({"n": 0}, 1)
@@ -63,13 +63,13 @@ def test_compiling_is_paid_against_the_last_eager_row():
     assert (by_name["compile"]["cold_seconds"], by_name["compile"]["cold_steps"]) == ([20], [2000])
     assert (by_name["compile"]["warm_seconds"], by_name["compile"]["warm_steps"]) == ([5], [500])
     assert (by_name["bf16"]["cold_steps"], by_name["bf16"]["warm_steps"]) == ([1000], [None])
-    assert by_name["fp16"]["over_base"]["mean"] == approx(2)
+    assert by_name["fp16"]["over_base"]["mean"] == pytest.approx(2)
     assert (by_name["fp16"]["n"], by_name["bf16"]["reserved_gib"]) == (1, 3.0)
     assert "never" in lines.table(rows)
 
 
-@mark.slow
-@mark.parametrize("model", lines.MODELS)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", lines.MODELS)
 def test_every_row_but_the_compiled_trains_alike(model):
     """A CPU takes seconds for a step of a convolutional model in fp16, so that is left out."""
     losses = {}
@@ -78,8 +78,8 @@ def test_every_row_but_the_compiled_trains_alike(model):
         measured = lines.measure(model, added, tiny=True)
         assert measured["steps"] == len(measured["blocks_ms"]) == 2
         losses[name] = measured["losses"][0]
-    assert losses == approx(dict.fromkeys(losses, losses["default"]), rel=0.3)
-    assert losses["tf32"] == approx(losses["default"], rel=0.01)
+    assert losses == pytest.approx(dict.fromkeys(losses, losses["default"]), rel=0.3)
+    assert losses["tf32"] == pytest.approx(losses["default"], rel=0.01)
     assert losses["bf16"] != losses["default"]
     lines.clear()
     assert torch.get_float32_matmul_precision() == "highest"

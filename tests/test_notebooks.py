@@ -6,11 +6,11 @@ import functools
 import math
 import sys
 
+import pytest
 import torch
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, experiment_of, run_cells
 from made_up_data import write_texts
 from notebook_outputs import executed, papermill, printed
-from pytest import approx, fixture, mark
 from small_training import EXECUTIONS, MODES, norm_of_update, sgd_trainer
 from small_training import make_trainer as make_small_trainer
 
@@ -58,8 +58,8 @@ def with_model(names, model):
     return names["make_model"]()
 
 
-@mark.parametrize("execution", EXECUTIONS)
-@mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_step_that_a_notebook_shows_is_the_one_it_takes(name, execution):
     experiment = experiment_of(name, **small(name, execution=execution))
     shown = sys.modules[name].training_step
@@ -71,22 +71,22 @@ def test_the_step_that_a_notebook_shows_is_the_one_it_takes(name, execution):
         assert type(trainer.optimizer).__name__ == (
             f"Device{usual}" if execution == "cuda_graph" else usual
         )
-        assert trainer.optimizer.param_groups[0]["lr"] == approx(experiment.parameters.lr)
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(experiment.parameters.lr)
 
 
-@mark.parametrize("execution", EXECUTIONS)
-@mark.parametrize("precision", MODES)
+@pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("precision", MODES)
 def test_the_step_that_clips_does_so_after_unscaling(precision, execution):
     step = cells_of("lstm_language_model", "training-step", clip=0.01)["training_step"]
     trainer = make_small_trainer(
         precision, lr=1.0, momentum=0.0, execution=execution, step_function=step
     )
-    assert norm_of_update(trainer) == approx(
+    assert norm_of_update(trainer) == pytest.approx(
         0.01, rel=0.05 if precision in ("o3_fp16", "bf16_true") else 1e-3
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, model", [(name, one) for name, models in MODELS.items() for one in models.split()]
 )
 def test_every_model_builds_and_steps(name, model):
@@ -122,7 +122,7 @@ def test_a_stem_is_of_the_image_size_and_dropout_is_passed_on():
     assert [one.p for one in wide.modules() if isinstance(one, torch.nn.Dropout)] == [0.3] * 12
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "schedule, rates",
     {
         "triangle": [0.05, 0.1, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125, 0],
@@ -135,7 +135,9 @@ def test_schedules(monkeypatch, schedule, rates):
     names = notebook(CIFAR)
     for name, value in {"schedule": schedule, "lr": 0.1, "epochs": 2}.items():
         monkeypatch.setattr(names["settings"], name, value)
-    assert [names["learning_rate"](step, 5, []) for step in range(len(rates))] == approx(rates)
+    assert [names["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(
+        rates
+    )
 
 
 def test_accuracy_is_the_share_of_right_answers_also_in_the_log():
@@ -158,18 +160,18 @@ def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
     def network(images):
         return torch.zeros(len(images), 1)
 
-    assert regression["compute_loss"](network, batch, None)[0].item() == approx(math.log(2))
+    assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(math.log(2))
     # the sigmoid of 0 lies between the labels
-    assert regression["evaluate"](network, [batch]) == approx(0.5)
+    assert regression["evaluate"](network, [batch]) == pytest.approx(0.5)
     monkeypatch.setattr(regression["settings"], "loss_function", "mse")
     monkeypatch.setitem(regression, "loss_of", regression["LOSSES"]["mse"])
-    assert regression["compute_loss"](network, batch, None)[0].item() == approx(0.5)
-    assert regression["evaluate"](network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]) == approx(
-        1.5
-    )
+    assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(0.5)
+    assert regression["evaluate"](
+        network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]
+    ) == pytest.approx(1.5)
 
 
-@mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_perplexity_is_of_the_whole_text_with_its_state_kept(kind):
     language = notebook(LANGUAGE)
     network = with_model(language, kind).eval()
@@ -177,7 +179,7 @@ def test_perplexity_is_of_the_whole_text_with_its_state_kept(kind):
     found = language["evaluate"](network, batches)
     words, following = (torch.cat(parts) for parts in zip(*batches, strict=True))
     exact, hidden = language["compute_loss"](network, (words, following), None)
-    assert len(batches) > 1 and found == approx(exact.exp().item(), rel=1e-4)
+    assert len(batches) > 1 and found == pytest.approx(exact.exp().item(), rel=1e-4)
     assert not any(
         part.requires_grad for part in (hidden if isinstance(hidden, tuple) else (hidden,))
     )
@@ -197,7 +199,7 @@ def test_the_rate_is_a_quarter_where_perplexity_is_no_better():
     } == rates
 
 
-@mark.parametrize("tested", [True, False])
+@pytest.mark.parametrize("tested", [True, False])
 def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, capsys):
     text = " \n".join(f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60))
     write_texts(
@@ -224,7 +226,7 @@ def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, caps
         assert record.status == "ok" and record.metric[-1] < 20  # of 15 words
         assert f"{record.metric[-1]:.5g}" in head and (", test " in head.splitlines()[-1]) == tested
         # of the same text
-        assert record.test_metric == (approx(record.metric[-1]) if tested else None)
+        assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)
         assert (record.data_fingerprint, len(record.data_files_hash)) == (data.fingerprint, 12)
         assert (
             len(written) == 60
@@ -233,7 +235,7 @@ def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, caps
         )
 
 
-@fixture(scope="module", params=EXPERIMENTS)
+@pytest.fixture(scope="module", params=EXPERIMENTS)
 def trained(request, tmp_path_factory):
     """The folder of a notebook that has trained two steps, and its records: {precision: record}.
 
@@ -260,7 +262,7 @@ def test_a_notebook_leaves_a_record_of_each_mode(trained):
     assert {one["settings"]["batch_size"] for one in found.values()} == {4}
 
 
-@mark.parametrize("precision", ON_CPU)
+@pytest.mark.parametrize("precision", ON_CPU)
 def test_a_record_of_the_cpu_has_no_made_up_number(trained, precision):
     record = trained[1][precision]
     lengths = {len(record[name]) for name in ("epoch_seconds", "metric", "train_loss")}
@@ -277,7 +279,7 @@ def test_a_record_of_the_cpu_has_no_made_up_number(trained, precision):
     assert {record[what] for what in unknown.split()} == {None}  # never zero
 
 
-@mark.parametrize("trained", [LANGUAGE], indirect=True)
+@pytest.mark.parametrize("trained", [LANGUAGE], indirect=True)
 def test_a_kernel_says_how_it_started_and_what_needs_a_gpu(trained):
     folder, found = trained
     (started,) = [record for record in found.values() if record["startup_seconds"]]
@@ -286,6 +288,6 @@ def test_a_kernel_says_how_it_started_and_what_needs_a_gpu(trained):
         for part in ("import", "preflight", "data", "model", "warmup")
     ]
     assert all(seconds > 0 for seconds in parts)
-    assert started["startup_seconds"] == approx(sum(parts))
+    assert started["startup_seconds"] == pytest.approx(sum(parts))
     said = printed(executed(folder))
     assert said.count("needs an NVIDIA GPU") == len(MODES) - len(ON_CPU)

@@ -9,9 +9,9 @@ import sys
 import types
 
 import nbformat
+import pytest
 import torch
 from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, read_notebook, refuses, run_cells
-from pytest import mark
 
 from mixed_precision_study import own_model, standalone
 
@@ -20,7 +20,7 @@ FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-inpu
 MOST_LINES = 150  # of code, with blank ones and comments
 
 
-@mark.parametrize("name", (*TRAIN, "summary"))
+@pytest.mark.parametrize("name", (*TRAIN, "summary"))
 def test_one_click_opens_it_with_a_gpu_where_it_trains(name, tmp_path):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
@@ -34,7 +34,7 @@ def test_one_click_opens_it_with_a_gpu_where_it_trains(name, tmp_path):
     assert json.loads(packed)["metadata"] == read_notebook(name)["metadata"]
 
 
-@mark.parametrize("name", (*TRAIN, "summary"))
+@pytest.mark.parametrize("name", (*TRAIN, "summary"))
 def test_badges_come_first_and_code_is_short_or_folded(name):
     cells = read_notebook(name)["cells"]
     assert cells[0]["cell_type"] == "markdown" and "<!-- badges -->" in "".join(cells[0]["source"])
@@ -88,7 +88,7 @@ def run_example(monkeypatch, pretrained, installed=True):
     return calls
 
 
-@mark.parametrize("pretrained", ["random", "here"])
+@pytest.mark.parametrize("pretrained", ["random", "here"])
 def test_the_second_example_trains_a_model_of_transformers(monkeypatch, pretrained):
     _, (given, named) = run_example(monkeypatch, pretrained)
     name, make_model, batches, compute_loss = given
@@ -105,7 +105,7 @@ def test_by_default_the_second_example_only_says_how_to_run_it(monkeypatch, caps
     assert "pretrained" in capsys.readouterr().out.splitlines()[-1]
 
 
-@mark.parametrize("installed, said", [(True, "random"), (False, "pip install")])
+@pytest.mark.parametrize("installed, said", [(True, "random"), (False, "pip install")])
 def test_no_transformers_or_network_is_one_sentence(monkeypatch, installed, said):
     with refuses(said):
         run_example(monkeypatch, "elsewhere", installed)

@@ -5,7 +5,7 @@ pages of a site link to what it holds.
 from html.parser import HTMLParser
 
 import nbformat
-from pytest import fixture, mark
+import pytest
 
 import outputs
 
@@ -17,7 +17,7 @@ ADDRESS = "https://github.com/someone/study"
 BLOB = f"{ADDRESS}/blob/main"
 
 
-@fixture
+@pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project with one report, whose page links to all sorts of places, and one notebook."""
     folder = tmp_path / "study/outputs/main"
@@ -52,7 +52,7 @@ class Links(HTMLParser):
             self.links.append(link)
 
 
-@mark.parametrize("address", ["", ADDRESS])
+@pytest.mark.parametrize("address", ["", ADDRESS])
 def test_each_link_of_a_site_leads_somewhere(address, project, tmp_path):
     urls = f'[project.urls]\nRepository = "{address}"\n' if address else ""
     (project / "pyproject.toml").write_text(f'[project]\nname = "study"\n{urls}')

@@ -12,9 +12,9 @@ import types
 import warnings
 
 import numpy
+import pytest
 import torch
 from conftest import refuses, seeded
-from pytest import approx, fixture, mark, param
 from small_training import sgd_trainer
 from torch import nn
 from torch.backends import cudnn
@@ -115,8 +115,8 @@ def flat(batch):
     ]
 
 
-@mark.any_python
-@mark.parametrize("form", FORMS)
+@pytest.mark.any_python
+@pytest.mark.parametrize("form", FORMS)
 def test_compute_loss_sees_each_batch_as_it_was_given(form):
     batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
     given = [flat(batch) for batch in batches]
@@ -148,7 +148,7 @@ def mean_square(model, batch):
     return model(batch).float().square().mean()
 
 
-@mark.parametrize("execution", ["eager", param("compile", marks=mark.slow)])
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
 def test_batches_of_every_shape_are_trained_on(execution):
     given = [torch.randn(size, 16) for size in (8, 7, 6, 8, 5, 4)]
     sizes = []
@@ -219,7 +219,7 @@ def process_state():
     }
 
 
-@fixture(params=["as PyTorch starts", "TF32", "contradicting", "only the new switches"])
+@pytest.fixture(params=["as PyTorch starts", "TF32", "contradicting", "only the new switches"])
 def switches_found(request):
     """Set PyTorch's switches as the code before compare() may have left them."""
     with backends_as_found():
@@ -239,7 +239,7 @@ def switches_found(request):
         gc.freeze()  # for the speed of all later tests
 
 
-@mark.parametrize("failing", [None, ZeroDivisionError, KeyboardInterrupt, UserError])
+@pytest.mark.parametrize("failing", [None, ZeroDivisionError, KeyboardInterrupt, UserError])
 def test_the_process_is_left_as_it_was_found(failing, switches_found):
     readable = set()
 
@@ -278,7 +278,7 @@ class Scaled(nn.Module):
         return self.layer(x) * more["scale"]
 
 
-@mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
+@pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
 def test_targets_keep_their_type_and_arguments_are_cast(precision):
     def loss(model, batch, hidden):
         x, y = batch
@@ -315,7 +315,7 @@ class OwnAutocast(nn.Linear):
             return functional.linear(inputs, self.weight, self.bias)
 
 
-@mark.parametrize("execution", ["eager", param("compile", marks=mark.slow)])
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
 def test_autocast_of_the_model_itself_is_in_the_record(execution, capsys):
     given = {**QUICK, "execution": execution}
     records = compare(
@@ -390,9 +390,9 @@ def plain_losses(model, steps, loss, epochs):
     ]
 
 
-@mark.any_python
-@mark.parametrize("scaler", ["pytorch", "device"])
-@mark.parametrize("accumulate", [1, 3])
+@pytest.mark.any_python
+@pytest.mark.parametrize("scaler", ["pytorch", "device"])
+@pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_losses_are_those_of_a_loop(accumulate, scaler):
     batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[
         : 2 if accumulate == 1 else 5
@@ -411,8 +411,8 @@ def test_the_losses_are_those_of_a_loop(accumulate, scaler):
         **QUICK,
     }
     exact, mixed = compare("loop", make_model, batches, compute_loss, **given)
-    assert exact.train_loss == approx(wanted, rel=1e-5)
-    assert mixed.train_loss == approx(wanted, rel=2e-2)
+    assert exact.train_loss == pytest.approx(wanted, rel=1e-5)
+    assert mixed.train_loss == pytest.approx(wanted, rel=2e-2)
     assert (exact.steps_per_epoch, exact.samples_per_epoch) == (2, 14 * len(batches))
 
 
@@ -429,7 +429,7 @@ def test_functions_of_ones_own_are_used():
         return loss, loss.detach().reshape(1)
 
     def own_step(model, batch, hidden, loss_of, optimizer, scaler, precision):
-        assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == approx(0.01)
+        assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
         return training_step(model, batch[0], hidden, loss_of, optimizer, scaler, precision)
 
     def evaluate(model, batches):

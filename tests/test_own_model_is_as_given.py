@@ -6,9 +6,9 @@ import functools
 import inspect
 import re
 
+import pytest
 import torch
 from conftest import ROOT, refuses, seeded
-from pytest import approx, mark, param
 from small_training import losses_of_a_loop
 from torch import nn
 from torch.backends import cudnn
@@ -56,12 +56,12 @@ MODES = {
     "eval": (lambda **options: make_model(**options).eval(), True),
     "frozen": (frozen, False),
 }
-COMPILED = param("compile", marks=mark.slow)
+COMPILED = pytest.param("compile", marks=pytest.mark.slow)
 
 
-@mark.any_python
-@mark.parametrize("execution", ["eager", COMPILED])
-@mark.parametrize("kind", MODES)
+@pytest.mark.any_python
+@pytest.mark.parametrize("execution", ["eager", COMPILED])
+@pytest.mark.parametrize("kind", MODES)
 def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     make, norm_trains = MODES[kind]
     # compiled code draws others
@@ -80,12 +80,12 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     torch.manual_seed(0)
     model = make().train()
     model[1].train(norm_trains)
-    assert record.train_loss == approx(
+    assert record.train_loss == pytest.approx(
         plain_losses(model), rel=1e-6 if execution == "eager" else 1e-4
     )
 
 
-@mark.parametrize("kind, told", {"train": 0, "eval": 0, "frozen": 1}.items())
+@pytest.mark.parametrize("kind, told", {"train": 0, "eval": 0, "frozen": 1}.items())
 def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
     compare("told", MODES[kind][0], BATCHES, loss, **QUICK)
     assert capsys.readouterr().out.count("make_model leaves 1 in evaluation mode") == told
@@ -112,8 +112,8 @@ SETTERS = {
 }
 
 
-@mark.any_python
-@mark.parametrize("name", SETTERS)
+@pytest.mark.any_python
+@pytest.mark.parametrize("name", SETTERS)
 def test_a_switch_that_a_training_sets_makes_it_fail(name):
     def setting(*given):
         SETTERS[name]()
@@ -164,8 +164,8 @@ PLACES = {
 }
 
 
-@mark.any_python
-@mark.parametrize("place", PLACES)
+@pytest.mark.any_python
+@pytest.mark.parametrize("place", PLACES)
 def test_a_switch_is_seen_wherever_it_is_set(place):
     seen = set()
 
@@ -203,8 +203,8 @@ OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layout=torch.jagged)
 
 
-@mark.any_python
-@mark.parametrize(
+@pytest.mark.any_python
+@pytest.mark.parametrize(
     "says, changed",
     [
         *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
@@ -266,13 +266,13 @@ def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
     assert [one for one in read_records(tmp_path)[0] if one["status"] == "ok"] == []
 
 
-@mark.parametrize("name", [7, None, "a\0b"])
+@pytest.mark.parametrize("name", [7, None, "a\0b"])
 def test_a_name_that_is_no_text_is_one_sentence(name, tmp_path):
     with refuses("model is"):
         compare(name, **usual(output_dir=str(tmp_path)))
 
 
-@mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_call_without_gradients_is_one_sentence(mode):
     with mode(), refuses("outside"):
         compare("refused", **usual())
@@ -301,7 +301,7 @@ def test_an_optimizer_without_hooks_trains():
     )
     (record,) = compare("hookless", **given)
     torch.manual_seed(0)
-    assert record.train_loss == approx(plain_losses(make_model()), rel=1e-6)
+    assert record.train_loss == pytest.approx(plain_losses(make_model()), rel=1e-6)
     assert record.skipped_steps == 0
 
 
@@ -347,8 +347,8 @@ def test_an_optimizer_with_modes_is_in_the_right_one():
     assert all(abs(mean) < 0.5 for mean in means)  # without the 1 that is added for training
 
 
-@mark.any_python
-@mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
+@pytest.mark.any_python
+@pytest.mark.parametrize("value", [1e301, -1e301, float("inf"), float("nan")])
 def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     compare("huge", **usual(evaluate=lambda model, batches: value, output_dir=str(tmp_path)))
     records, left_out = read_records(tmp_path)
@@ -357,7 +357,7 @@ def test_a_metric_beyond_what_can_be_read_is_left_out(value, tmp_path):
     assert [record["metric"] for record in used] == [[None, None]] * 2
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "wrong",
     [
         {"name": 7, "better": "higher"},
@@ -412,9 +412,9 @@ OTHERS = {
 }
 
 
-@mark.any_python
-@mark.parametrize("after", [1, 2, 3, 4])
-@mark.parametrize("kind", OTHERS)
+@pytest.mark.any_python
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", OTHERS)
 def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     batches = Changing(after, OTHERS[kind])
     given = usual(batches=batches, epochs=3, max_steps=99, output_dir=str(tmp_path), **ALONE)
@@ -423,14 +423,14 @@ def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     assert {record["status"] for record in read_records(tmp_path)[0]} == {"failed"}
 
 
-@mark.any_python
+@pytest.mark.any_python
 def test_evaluations_of_other_batches_are_no_result():
     for batches in (Changing(1, BATCHES[:2]), Changing(0, [])):
         with refuses("eval_batches"):
             compare("shrinking", **usual(evaluate=error, eval_batches=batches, **ALONE))
 
 
-@mark.any_python
+@pytest.mark.any_python
 def test_padding_that_differs_from_epoch_to_epoch_is_trained_on():
     texts = [torch.ones(length, 16) * length for length in (3, 5, 7, 9, 11, 13)]
 
@@ -463,8 +463,8 @@ class Movable:
         return self
 
 
-@mark.any_python
-@mark.parametrize(
+@pytest.mark.any_python
+@pytest.mark.parametrize(
     "form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"]
 )
 def test_a_loss_that_changes_its_batch_changes_no_data(form):
@@ -524,7 +524,7 @@ def test_another_model_is_another_comparison_and_keeps_both(tmp_path):
 LATER = [*BATCHES[:1], *((100 * x, y) for x, y in BATCHES[1:])]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changed, parts",
     [
         ({"batches": LATER}, {"batches"}),

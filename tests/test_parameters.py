@@ -4,8 +4,8 @@ one declares itself.
 
 import json
 
+import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, refuses
-from pytest import mark
 
 from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
@@ -28,7 +28,7 @@ DECLARED = {
 }
 
 
-@mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("name", DECLARED)
 def test_every_default_passes_its_own_check(name):
     declared, cell = parameters_of(NOTEBOOKS / f"{name}.ipynb")
     defaults = {key: field.default for key, field in declared.model_fields.items()}
@@ -51,7 +51,7 @@ def test_common_parameters_are_shown_as_a_cell():
     assert "lr" not in assignments(parameters_cell(Common, without=["lr"]))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "given, value",
     [
         ({"lr": 1}, 1.0),
@@ -71,7 +71,7 @@ def test_what_a_person_means_is_converted(given, value):
     assert (found, type(found)) == (value, type(value))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "wrong, hint",
     [
         ({"batch_size": -1}, "1"),
@@ -133,7 +133,7 @@ def namespace(*cells):
     return names
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cells, changed",
     [
         ([CIFAR], {}),
@@ -158,7 +158,7 @@ def test_names_count_that_either_cell_assigns(cells, changed):
     assert check_parameters("cifar_resnet", given).model_dump() == settings.model_dump()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cells, says",
     [
         ([f"{CIFAR}\nbacth_size = 4"], r"bacth_size; did you mean batch_size\?"),
@@ -188,7 +188,7 @@ TYPES = [
 ]
 
 
-@mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])
+@pytest.mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])
 def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
     ((name, (value, _)),) = assignments(line).items()
     declared = declared_by("mine", line, {name: parameters.ast.literal_eval(value)})
@@ -197,7 +197,7 @@ def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
         checked("mine", {name: wrong}, declared)
 
 
-@mark.parametrize("name", ["bacth_size", "precision", "_hidden", "model_fields"])
+@pytest.mark.parametrize("name", ["bacth_size", "precision", "_hidden", "model_fields"])
 def test_a_name_that_cannot_be_a_parameter_is_refused(name):
     with refuses(name):
         declared_by("mine", f"{name} = 1", {name: 1})

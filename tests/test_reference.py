@@ -6,14 +6,14 @@ import re
 import zipfile
 
 import pandas as pd
+import pytest
 from conftest import ROOT, results
 from equal_runs import equal_runs, false_positive_rate, table
-from pytest import mark
 
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import is_explanation
 
-pytestmark = mark.release
+pytestmark = pytest.mark.release
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
@@ -76,7 +76,7 @@ WHOLE += (
 WHOLE += " neighbour-h200 executed-h100 hosts-h200 reference-earlier-h100"
 
 
-@mark.parametrize("name", WHOLE.split())
+@pytest.mark.parametrize("name", WHOLE.split())
 def test_every_run_ended_well_on_real_data(name):
     records, left_out = read_records(results(name))
     assert len(records) >= 10 and left_out == []

@@ -10,9 +10,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import pytest
 from conftest import NOTEBOOKS, ROOT
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
-from pytest import mark
 
 from mixed_precision_study import __version__, standalone
 from mixed_precision_study.standalone import standalone_notebook
@@ -46,7 +46,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@mark.parametrize("how", ["folder", "link"])
+@pytest.mark.parametrize("how", ["folder", "link"])
 def test_no_notebook_of_a_persons_is_overwritten(tmp_path, capsys, how):
     mine = tmp_path / "your_model.ipynb"
     shutil.copy(NOTEBOOKS / mine.name, mine)
@@ -64,7 +64,7 @@ def test_no_notebook_of_a_persons_is_overwritten(tmp_path, capsys, how):
     assert capsys.readouterr().err.count("\n") == (how == "folder")
 
 
-@mark.slow
+@pytest.mark.slow
 def test_the_wheel_holds_the_whole_package(tmp_path):
     shutil.copytree(ROOT / NAME, tmp_path / NAME, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "requirements.txt"):
@@ -89,7 +89,7 @@ def test_the_wheel_holds_the_whole_package(tmp_path):
     assert {name.split("/")[0] for name in names} == {NAME, f"{NAME}-{__version__}.dist-info"}
 
 
-@mark.slow
+@pytest.mark.slow
 def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
     """Its workers are processes that must find the packed code, too."""
     name, parameters = (

@@ -7,21 +7,21 @@ import re
 import subprocess
 import sys
 
+import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
-from pytest import mark, param
 
 from mixed_precision_study.parameters import assignments
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "command",
     [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
-        param(["mypy"], marks=mark.slow),
-        param(["nbstripout", "--keep-id", "--verify", *SOURCES], marks=mark.slow),
+        pytest.param(["mypy"], marks=pytest.mark.slow),
+        pytest.param(["nbstripout", "--keep-id", "--verify", *SOURCES], marks=pytest.mark.slow),
         ["pre_commit", "validate-config"],
     ],
     ids=lambda command: " ".join(command[:2]),
@@ -79,7 +79,7 @@ def test_the_fault_table_names_tests_that_there_are():
 CELLS = "finder imports parameters check training-step data model evaluate run results"
 
 
-@mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
+@pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
 def test_the_one_parameters_cell_has_flat_values_with_words(name):
     (cell,) = [
         cell
@@ -92,7 +92,7 @@ def test_the_one_parameters_cell_has_flat_values_with_words(name):
     assert all("  # " in line or line.startswith("#") for line in cell["source"])
 
 
-@mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_cells_are_those_that_the_documents_name(name):
     assert list(code_cells(name)) == CELLS.split()
     assert (

@@ -3,13 +3,13 @@
 import ast
 from pathlib import Path
 
-from pytest import mark
+import pytest
 
 LETTERS, FACTS = 59, 6  # at most
 FILES = sorted(Path(__file__).parent.rglob("test_*.py"))
 
 
-@mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_names_are_short_and_facts_are_few(path):
     nodes = ast.walk(ast.parse(path.read_text()))
     facts = {

@@ -4,10 +4,10 @@ import itertools
 import math
 from types import SimpleNamespace
 
+import pytest
 import torch
 from conftest import experiment_of, refuses, run_cells, settings_of
 from plain_gpt import PlainGpt, plain_losses
-from pytest import approx, mark
 
 from mixed_precision_study.tasks import byte_text
 from mixed_precision_study.train.precision import set_fp32_precision
@@ -47,30 +47,30 @@ def losses_of(experiment, precision):
     return losses, plain_losses(plain, batches, precision, experiment.parameters.lr)
 
 
-@mark.parametrize("execution", ["eager", "cuda_graph"])
-@mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16"])
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16"])
 def test_each_step_is_that_of_a_plain_loop(precision, execution):
     ours, plain = losses_of(experiment_of("transformer", **SMALL, execution=execution), precision)
     assert len(ours) == 12 and plain[-1] < plain[0] - 0.3
     is_exact = execution == "eager" and precision != "amp_fp16"
-    assert ours == approx(plain, abs=1e-6 if is_exact else NEAR[precision])
+    assert ours == pytest.approx(plain, abs=1e-6 if is_exact else NEAR[precision])
 
 
-@mark.slow
-@mark.parametrize("precision", ["fp32", "amp_bf16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
 def test_each_compiled_step_is_that_of_a_plain_loop(precision):
     ours, plain = losses_of(experiment_of("transformer", **SMALL, execution="compile"), precision)
-    assert ours == approx(plain, abs=10 * NEAR[precision])
+    assert ours == pytest.approx(plain, abs=10 * NEAR[precision])
 
 
-@mark.gpu
-@mark.slow
-@mark.parametrize("execution", ["eager", "compile", "cuda_graph", "compile_cuda_graph"])
-@mark.parametrize("precision", NEAR)
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph", "compile_cuda_graph"])
+@pytest.mark.parametrize("precision", NEAR)
 def test_each_step_on_a_gpu_is_that_of_a_plain_loop(precision, execution):
     ours, plain = losses_of(experiment_of("transformer", **SMALL, execution=execution), precision)
     print(f"{precision} {execution}: {max(abs(a - b) for a, b in zip(ours, plain, strict=True))}")
-    assert ours == approx(plain, abs=10 * NEAR[precision])
+    assert ours == pytest.approx(plain, abs=10 * NEAR[precision])
 
 
 def test_a_record_has_the_means_and_bits_of_a_plain_loop():
@@ -82,13 +82,13 @@ def test_a_record_has_the_means_and_bits_of_a_plain_loop():
     plain = PlainGpt(names["make_model"]().parameters(), 2)
     losses = plain_losses(plain, batches, "fp32", SMALL["lr"])
     means = [sum(part) / 12 for part in (losses[:12], losses[12:])]
-    assert record.train_loss == approx(means, rel=1e-5)
+    assert record.train_loss == pytest.approx(means, rel=1e-5)
     held_out = [*data.eval_batches(torch.float32, 4)]
     with torch.no_grad():
         logits = torch.cat([plain(tokens) for tokens, _ in held_out]).flatten(0, 1)
     wanted = torch.cat([one for _, one in held_out]).flatten()
     bits = torch.nn.functional.cross_entropy(logits, wanted).item() / math.log(2)
-    assert record.metric[-1] == approx(bits, rel=1e-5)
+    assert record.metric[-1] == pytest.approx(bits, rel=1e-5)
     assert record.metric[-1] < record.chance_metric + 1.5
     assert record.metric_name == "bits per byte" and record.attention_reason == "no GPU"
 
@@ -102,13 +102,13 @@ CHANGES = [
 ]
 
 
-@mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_what_saves_memory_or_names_a_kernel_changes_no_loss(change):
     given = {**SMALL, "precisions": ["fp32"], "max_steps": 5}
     (usual,) = run_cells("transformer", "run", **given)["records"]
     (record,) = run_cells("transformer", "run", **given, **change)["records"]
     assert record.status == "ok", record.reason
-    assert record.train_loss == approx(usual.train_loss, rel=1e-5)
+    assert record.train_loss == pytest.approx(usual.train_loss, rel=1e-5)
     assert torch.backends.cuda.math_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
 
 
@@ -139,7 +139,7 @@ def test_trained_weights_begin_another_training(tmp_path):
     assert first.identity is None and len(second.identity["weights"]) == 12
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "given, says",
     [
         ({"width": 65}, "multiple of 64"),
@@ -179,7 +179,7 @@ def test_a_text_file_is_read_as_bytes_and_its_end_is_held_out(tmp_path):
     data = load(data_dir=str(tmp_path), dataset="own.txt", context=16)
     assert (data.used, data.source, len(data.vocabulary)) == ("own.txt", "folder", 256)
     assert (data.train_samples, data.eval_samples) == (9_000, 1_000)
-    assert data.train[:3].tolist() == [0, 1, 2] and data.chance == approx(250, rel=0.01)
+    assert data.train[:3].tolist() == [0, 1, 2] and data.chance == pytest.approx(250, rel=0.01)
     (tmp_path / "own.txt").write_bytes(bytes(range(251)) * 40)
     assert load(data_dir=str(tmp_path), dataset="own.txt", context=16).fingerprint != (
         data.fingerprint

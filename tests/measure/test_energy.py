@@ -4,9 +4,9 @@ import contextlib
 import time
 from unittest.mock import Mock
 
+import pytest
 import torch
 from made_up_nvml import THIS, absent, fails, fake_nvml
-from pytest import mark
 from small_training import CPU, make_record
 
 from mixed_precision_study.measure.energy import summarise_gpu, watched
@@ -24,7 +24,7 @@ FIELDS = (
 FIELDS += ("throttled", "gpu_shared", "card_samples")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "device, reason", [(CPU, "no GPU"), (GPU, "nvidia-ml-py is not installed")], ids=str
 )
 def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reason):
@@ -38,7 +38,7 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
     assert {getattr(record, name) for name in FIELDS} == {None}  # never zero
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "values, joules",
     {(5_000, 12_500): 7.5, (5_000, 5_000): None, (5_000, 4_000): None, (0, 0): None}.items(),
 )
@@ -122,14 +122,14 @@ def test_what_the_gpu_did_not_say_is_null():
     )
 
 
-@mark.parametrize("seconds, known", [((2.4, 2.5), False), ((2.5, 2.5), True)])
+@pytest.mark.parametrize("seconds, known", [((2.4, 2.5), False), ((2.5, 2.5), True)])
 def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
     record = summarised(*(part(time, 300.0, sample(), sample()) for time in seconds))
     assert [getattr(record, name) is not None for name in ENERGY] == [known] * 4
     assert bool(record.energy_reason) is not known
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "bits, mhz, fractions, throttled",
     [
         # Idle and display are no reasons, and what is not known does not count.
@@ -157,7 +157,7 @@ def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bits, mhz, fractio
     assert (record.throttle_fractions, record.throttled) == (fractions, throttled)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "lists, shared",
     [
         ([[THIS], [THIS, -5], [THIS]], True),  # for a moment

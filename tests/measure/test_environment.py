@@ -7,10 +7,10 @@ import types
 from importlib.metadata import PackageNotFoundError
 from unittest.mock import Mock
 
+import pytest
 import torch
 from conftest import refuses
 from made_up_nvml import fake_nvml
-from pytest import mark
 from small_training import CPU, make_record
 
 from mixed_precision_study.measure import environment
@@ -49,7 +49,7 @@ def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
     environment.host_identity.cache_clear()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "told, name",
     {
         "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n": "EPYC 7543 32-Core",

@@ -2,9 +2,9 @@
 
 import types
 
+import pytest
 import torch
 from explained_training import MIB, make_record
-from pytest import mark
 
 from mixed_precision_study.measure.memory import (
     read_context,
@@ -34,7 +34,7 @@ def pretend_peaks(monkeypatch, allocated, reserved):
         monkeypatch.setattr(torch.cuda, name, lambda device, peaks=peaks: next(peaks) * MIB)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "used, before, context",
     [
         (1500.0, 300.0, 800.0),

@@ -3,8 +3,8 @@
 import types
 from unittest.mock import Mock
 
+import pytest
 from made_up_nvml import THIS, NvmlError, absent, fails, fake_nvml
-from pytest import mark, raises
 
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.nvml import GpuLost, NvmlGpu, gpu_before_use, others_of, used_mib
@@ -14,7 +14,7 @@ def memory_of(mib):
     return types.SimpleNamespace(used=mib * 2**20)
 
 
-@mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
+@pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
 def test_a_gpu_is_found_by_its_uuid(monkeypatch, uuid):
     module = fake_nvml(
         monkeypatch,
@@ -48,7 +48,7 @@ def test_what_a_gpu_held_before_is_found_by_its_uuid(monkeypatch):
     assert nvml.listed_gpus() == []
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "functions, reason",
     [
         (None, "nvidia-ml-py is not installed"),
@@ -93,19 +93,19 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
     assert gpu.used_mib() is None and gpu.reason
 
 
-@mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
-@mark.parametrize("code, lost", {6: True, 15: True, 16: True, 3: False}.items())
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
+@pytest.mark.parametrize("code, lost", {6: True, 15: True, 16: True, 3: False}.items())
 def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
     error = NvmlError("what NVML says", code)
     fake_nvml(monkeypatch, **{function: Mock(side_effect=error)})
     if lost:
-        with raises(GpuLost, match="what NVML says"):
+        with pytest.raises(GpuLost, match="what NVML says"):
             used_mib("GPU-x")
     else:
         assert used_mib("GPU-x") is None
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "pids, own_is_there, others",
     [
         (None, False, None),  # NVML would not say
@@ -138,7 +138,7 @@ def pretend_used(monkeypatch, state):
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=Mock(**answer))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "state, text, answered, lost",
     [
         (-15, "anything", True, True),  # NVML_ERROR_GPU_IS_LOST
@@ -155,7 +155,7 @@ def test_lost_gpu_is_known_from_other_failures(monkeypatch, state, text, answere
     assert nvml.is_lost("GPU-0", text, answered) is lost
 
 
-@mark.parametrize("state, free", {500: False, 120: True, -15: True, -999: True}.items())
+@pytest.mark.parametrize("state, free", {500: False, 120: True, -15: True, -999: True}.items())
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, state, free):
     pretend_used(monkeypatch, state)
     assert nvml.memory_is_free("GPU-0", 100) is free

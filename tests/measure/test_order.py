@@ -5,15 +5,15 @@ precision.
 import itertools
 from collections import Counter
 
-from pytest import mark
+import pytest
 
 from mixed_precision_study.measure.order import in_turn
 
 NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
 
-@mark.parametrize("count", range(1, 7))
-@mark.parametrize("key", ["resnet18", "lstm"])
+@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("key", ["resnet18", "lstm"])
 def test_repetitions_are_a_square_of_williams(count, key):
     """Each precision has each place once, and with an even number of them follows every other
     once.

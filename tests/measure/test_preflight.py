@@ -4,9 +4,9 @@ import math
 import types
 from unittest.mock import Mock
 
+import pytest
 import torch
 from made_up_nvml import fake_nvml
-from pytest import mark, raises
 from small_training import CPU
 from torch.nn import functional
 
@@ -21,7 +21,7 @@ from mixed_precision_study.train.precision import PRECISIONS, check_supported
 GPU = torch.device("cuda")
 
 
-@mark.parametrize("factor, error", [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
+@pytest.mark.parametrize("factor, error", [(1, None), (2, "by 1 "), (math.nan, "by nan ")])
 def test_wrong_fp16_convolutions_are_named_with_their_error(monkeypatch, factor, error):
     exact = functional.conv2d
 
@@ -98,13 +98,13 @@ def test_the_preflight_says_what_an_ampere_can(monkeypatch, capsys):
     assert "3 " in said["minutes"] and len(said) == 5
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "message, kind", [("no kernel image is available", UserError), ("other", RuntimeError)]
 )
 def test_a_gpu_without_kernels_is_one_sentence(monkeypatch, message, kind):
     pretend_gpu(monkeypatch)
     monkeypatch.setattr(preflight, "check_fp16", Mock(side_effect=RuntimeError(message)))
-    with raises(kind, match=r"Made-up RTX.*cu126" if kind is UserError else message):
+    with pytest.raises(kind, match=r"Made-up RTX.*cu126" if kind is UserError else message):
         show_preflight(GPU, "eager", check_supported)
 
 
@@ -114,7 +114,7 @@ def test_what_nvml_does_not_tell_is_no_caution(monkeypatch, capsys):
     assert shown_by(capsys, GPU)[2] == []
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "state, warning",
     [
         ({"pids": (-5,)}, "another process"),
@@ -130,8 +130,10 @@ def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
     assert warning in line
 
 
-@mark.parametrize("capability", [(7, 5), (7, 0), (6, 1)])
-@mark.parametrize("fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")])
+@pytest.mark.parametrize("capability", [(7, 5), (7, 0), (6, 1)])
+@pytest.mark.parametrize(
+    "fp16, able", [("passed", "fp32, fp16"), ("a convolution is wrong", "fp32")]
+)
 def test_an_old_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able, capability):
     """As a T4, a V100 or a Pascal card."""
     pretend_gpu(monkeypatch, fp16=fp16, capability=capability)
@@ -143,7 +145,7 @@ def test_an_old_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able,
     assert sum(fp16 in reason for reason in refused.values()) == 3 * (fp16 != "passed")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "asked, runner, left",
     [
         (["fp32", "tf32", "amp_fp16", "amp_bf16"], "", ["fp32", "amp_fp16"]),

@@ -8,12 +8,12 @@ import sys
 import time
 
 import psutil
+import pytest
 from conftest import ROOT
-from pytest import fixture, mark
 
 from mixed_precision_study.measure.sampler import sampled
 
-pytestmark = mark.slow  # each test starts the sampling process
+pytestmark = pytest.mark.slow  # each test starts the sampling process
 PYNVML = """
 import os, types
 clock = 1500
@@ -40,7 +40,7 @@ def nvmlDeviceGetComputeRunningProcesses(handle):
 """
 
 
-@fixture
+@pytest.fixture
 def sampler(tmp_path, monkeypatch):
     """Return a function that makes the sampler's process find a made-up pynvml;
 
@@ -88,7 +88,7 @@ def test_the_sampler_ends_when_its_standard_input_closes(sampler):
         assert child.wait(timeout=200) == 0
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "init, uuid", [("raise RuntimeError('Driver Not Loaded')", "ab"), ("pass", "none")]
 )
 def test_a_sampler_that_fails_gives_no_samples_and_no_delay(sampler, init, uuid):

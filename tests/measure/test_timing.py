@@ -4,8 +4,8 @@ import itertools
 import time
 import warnings
 
+import pytest
 import torch
-from pytest import approx, mark
 from small_training import make_record
 
 from mixed_precision_study.measure.timing import (
@@ -42,13 +42,13 @@ def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
     assert waits == [0.25, 0.5, 1.0, 0.5]  # the last is the time to learn that there are no more
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "steps, blocks, sizes", [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])]
 )
 def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
     step_ms = [1.5 * number for number in range(steps)]
     edges = [0, *itertools.accumulate(sizes)]
-    parts = [approx(sum(step_ms[a:b]) / 1000) for a, b in itertools.pairwise(edges)]
+    parts = [pytest.approx(sum(step_ms[a:b]) / 1000) for a, b in itertools.pairwise(edges)]
     assert in_blocks(step_ms, blocks) == parts
 
 

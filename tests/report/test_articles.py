@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import made_up_records as made_up
 import pandas as pd
+import pytest
 from drawn_reports import parts_of, read_all, rows_in, write_all
-from pytest import fixture, mark
 
 from mixed_precision_study.report.articles import NO_RUN, articles_section
 from mixed_precision_study.report.section import File
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     """Trainings on an H200 in three processes, and on a GPU without an interval."""
     folder = tmp_path_factory.mktemp("articles")
@@ -39,7 +39,7 @@ def tables(tmp_path_factory):
     return read_all(folder, articles=True)
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def section(tables):
     return articles_section(tables)
 
@@ -86,7 +86,7 @@ OTHER += [
 ]
 
 
-@mark.parametrize("fields", [*OTHER, {}])  # the last one is a counterpart
+@pytest.mark.parametrize("fields", [*OTHER, {}])  # the last one is a counterpart
 def test_three_hosts_have_a_range_and_others_are_no_counterpart(tmp_path, fields):
     runs = []
     for host, own in enumerate((10.0, 15.0, 20.0)):

@@ -6,10 +6,10 @@ import itertools
 import math
 
 import made_up_records as made_up
+import pytest
 import yaml
 from conftest import refuses
 from drawn_reports import all_parts, drawn_bars, failures_in, write_all
-from pytest import approx, fixture, mark
 
 from mixed_precision_study.report.section import Cards, Chart, File, Table
 from mixed_precision_study.report.tables import bars_of, read_tables
@@ -40,7 +40,7 @@ def parts_in(tables, kind):
     return [part for part in all_parts(tables) if isinstance(part, kind)]
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def remedies(tmp_path_factory):
     runs = [checkpointed(arm, repeat) for repeat, arm in itertools.product(range(3), SECONDS)]
     return study_in(tmp_path_factory.mktemp("outside") / "remedies", runs)
@@ -50,7 +50,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
     (ratio,) = remedies.ratios.to_dict("records")
     assert (ratio["axis"], ratio["arm"], ratio["base"]) == ("checkpointing", "blocks", "none")
     middle = 0.8 / math.prod(SCATTER) ** (1 / 3)
-    assert (ratio["ratio"], ratio["processes"]) == (approx(middle), 3)
+    assert (ratio["ratio"], ratio["processes"]) == (pytest.approx(middle), 3)
     assert ratio["low"] < middle < ratio["high"] < 1 and ratio["outcome"] == "slower"
     assert (ratio["saved"], ratio["precision"], ratio["baseline"]) == (0.75, "fp32", "fp32")
     (file,) = (part for part in parts_in(remedies, File) if part.name == "ratios.csv")
@@ -58,7 +58,7 @@ def test_an_arm_has_its_ratio_with_an_interval_over_its_base(remedies):
     assert (row["arm"], row["base"], float(row["ratio"])) == ("blocks", "none", ratio["ratio"])
 
 
-@mark.slow
+@pytest.mark.slow
 def test_its_report_has_charts_and_tables_and_no_failed_section(remedies):
     assert failures_in(remedies) == []
     (card,) = parts_in(remedies, Cards)[0].cards
@@ -88,7 +88,7 @@ def test_each_precision_is_a_comparison_of_its_own(tmp_path):
     assert set(bars_of(found).colour) == set(found.looks.colour)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "axis, base, arms",
     [
         ("units", 8, ["8", "16", "128"]),  # numbers in their order
@@ -119,7 +119,7 @@ def test_precisions_may_have_another_base(tmp_path):
     }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "said",
     [
         {"base": None},

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import PIL.Image
+import pytest
 from PIL.ImageColor import getrgb
-from pytest import fixture
 
 from docs.sheets import DARK, sheet_of
 from mixed_precision_study.report.charts import (
@@ -23,7 +23,7 @@ from mixed_precision_study.report.words import COLOURS
 BARS = [COLOURS[name] for name in ("fp32", "tf32", "amp_fp16")]
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def figures():
     with chart_style():
         figure, axes = plt.subplots(figsize=(3, 2))
@@ -31,7 +31,7 @@ def figures():
     return [figure]
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def bundle():
     """What Jupyter gets of a chart with four drawings: its data and their metadata."""
     with chart_style():

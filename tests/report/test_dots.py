@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from pytest import fixture
+import pytest
 
 from mixed_precision_study.report.charts import dots, dots_note
 from mixed_precision_study.report.words import COLOURS
@@ -16,7 +16,7 @@ ROWS = (
 )
 
 
-@fixture
+@pytest.fixture
 def frame():
     rows = pd.DataFrame(ROWS, columns=COLUMNS).assign(takes="TF32, an epoch", strong=False)
     rows["short"] = rows.arm.str.removeprefix("amp_")

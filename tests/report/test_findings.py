@@ -4,9 +4,9 @@ import ast
 import re
 from typing import get_args
 
+import pytest
 from conftest import ROOT
 from made_up_runs import HOT, SPARSE, flat, gained, profiled
-from pytest import mark
 
 from mixed_precision_study.judge import equivalence
 from mixed_precision_study.judge import verdict as judging
@@ -46,7 +46,7 @@ def assert_reads_well(text, sentences=1):
     assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text
 
 
-@mark.parametrize("status", NOT_OK)
+@pytest.mark.parametrize("status", NOT_OK)
 def test_a_failed_run_says_why_and_a_lone_one_what_limits_it(status):
     for device in ("cuda", "cpu"):
         fields = {"status": status, "epoch_seconds": [], "device_type": device}
@@ -61,7 +61,9 @@ def test_a_failed_run_says_why_and_a_lone_one_what_limits_it(status):
     assert_reads_well(text)
 
 
-@mark.parametrize("record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()])
+@pytest.mark.parametrize(
+    "record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()]
+)
 def test_a_measured_run_says_how_much_and_what_limits_it(record):
     text = verdict(record, FP32, gained(2.004, 1.9, 2.1))
     reason = reasons_of(record, FP32)
@@ -70,7 +72,7 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
     assert_reads_well(text)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "own, base, speedup, begins, holds, sentences",
     [
         (
@@ -156,14 +158,16 @@ def test_a_sentence_says_what_is_known_and_faster_only_if_it_is(
         assert text.startswith(verdict(*runs, speedup, with_reason=False).removesuffix("."))
 
 
-@mark.parametrize("precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)])
+@pytest.mark.parametrize(
+    "precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)]
+)
 def test_bf16_that_runs_in_fp16_is_told(precision, share):
     text = verdict(profiled(precision=precision, fp16_kernel_fraction=share), FP32, gained())
     assert ("; 5% of kernel time is in fp16" in text) is (share == 0.05) is ("in fp16" in text)
     assert_reads_well(text)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "found, words",
     [
         (FORKED, "only the kernel of fp32 was forked"),

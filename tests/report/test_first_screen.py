@@ -5,8 +5,8 @@ import re
 
 import made_up_records as made_up
 import pandas as pd
+import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
-from pytest import approx, fixture, mark
 
 from mixed_precision_study.report import results, sections, settings
 from mixed_precision_study.report.charts import ratio_rows
@@ -43,7 +43,7 @@ def screen_of(found):
     return section, parts_of(section, Heading)[0].title, cards
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def both_ways(tmp_path_factory):
     """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than
     TF32 in eager mode.
@@ -58,7 +58,7 @@ def both_ways(tmp_path_factory):
     return read_all(tmp_path_factory.mktemp("both_ways"), *records)
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def ratios(both_ways):
     """The rows of ratios.csv by notebook, way, precision and baseline."""
     table = pd.read_csv(io.BytesIO(both_ways.csv()["ratios.csv"]))
@@ -174,11 +174,11 @@ def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
     assert "2.0 times between machines" in section.finding
     ways = settings.ways_of(found, settings.ladder_steps(found)).set_index(["added", "precision"])
     own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
-    assert own.to_numpy(float).tolist() == [approx([4.4, 4, 8, 3], rel=0.01)]
+    assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
     rows = ratio_rows(bars_of(found))
     assert rows.seconds.is_monotonic_decreasing
     (eager,) = rows[rows.ranged].itertuples()
-    assert eager.way == "eager" and (eager.low, eager.high) == approx((0.75, 1.5), rel=0.01)
+    assert eager.way == "eager" and (eager.low, eager.high) == pytest.approx((0.75, 1.5), rel=0.01)
 
 
 def of_card(name, capability, **fields):
@@ -198,7 +198,7 @@ UNCORED = {  # a GPU that is busy with arithmetic without Tensor Cores
 }
 
 
-@mark.parametrize("name", OLD_CARDS)
+@pytest.mark.parametrize("name", OLD_CARDS)
 def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(name, tmp_path):
     """Both ways stand on the screen, which says that the suite was not tried on such a card."""
     found = read_all(tmp_path, *of_card(name, OLD_CARDS[name]))
@@ -211,7 +211,7 @@ def test_a_card_without_tf32_and_bf16_is_compared_with_fp32(name, tmp_path):
     assert list(ratio_rows(bars_of(found)).row) == ["eager", "CUDA graph"] * 2
 
 
-@mark.parametrize("name", OLD_CARDS)
+@pytest.mark.parametrize("name", OLD_CARDS)
 def test_a_page_of_a_card_without_bf16_never_asks_for_it(name, tmp_path):
     """Nor for TF32, which only the note on energy names, because it holds for all cards."""
     found = read_all(tmp_path, *of_card(name, OLD_CARDS[name], **UNCORED))

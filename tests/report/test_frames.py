@@ -8,8 +8,8 @@ import statistics
 
 import made_up_records as made_up
 import pandas as pd
+import pytest
 from drawn_reports import failures_in, flat, parts_of, read_all, rows_in, write_all
-from pytest import approx, fixture, mark
 
 from mixed_precision_study.judge import arms
 from mixed_precision_study.judge.ratios import paired_ratio
@@ -48,7 +48,7 @@ def ratio(found, precision, baseline="fp32", comparison=0):
     ]
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def found(tmp_path_factory):
     failed = made_up.make_failed("cifar_resnet", "amp_bf16", "oom", "CUDA out of memory")
     return read_all(tmp_path_factory.mktemp("tables"), *three_each(), failed)
@@ -64,8 +64,8 @@ def test_a_training_is_a_row_of_seconds_and_gib(found):
     assert rows.groupby("precision").size().to_dict() == counted
     fp32 = rows[rows.precision == "fp32"].iloc[0]
     assert (fp32.seconds, fp32.samples_per_second) == (8.0, 6000.0)
-    assert (fp32.gib, fp32.card_gib, fp32.metric) == approx((1.0, (1174 + 1500) / 1024, 0.7))
-    assert fp32.idle == approx(0.1) and fp32.timed and not fp32.explains
+    assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
+    assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
 
 
 def test_a_training_is_a_row_of_the_csv_with_all_of_its_record(found):
@@ -84,24 +84,24 @@ def test_a_failed_training_has_no_seconds_and_gib(found):
 def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     assert len(found.ratios) == 3
     names = ["ratio", "low", "high", "saved"]
-    assert ratio(found, "tf32")[names].tolist() == approx([2, 2, 2, 0])
+    assert ratio(found, "tf32")[names].tolist() == pytest.approx([2, 2, 2, 0])
     amp = ratio(found, "amp_fp16", "tf32")
     # Student's quantile for three processes
     half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))
     numbers = amp[[*names, "energy"]].tolist()
-    assert numbers == approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
+    assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
 
 
 def test_bars_divide_to_their_ratio(found):
     bars = bars_of(found).set_index("precision")
-    assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == approx(bars.ratio["amp_fp16"])
+    assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
     ends = bars.loc["amp_fp16", ["seconds_low", "seconds_high", "gib"]].tolist()
-    assert ends == approx([2 / 1.1, 2 * 1.1, 0.5])
+    assert ends == pytest.approx([2 / 1.1, 2 * 1.1, 0.5])
     assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
 
 
-@mark.parametrize("many, stands", [(0, False), (3, True)])
+@pytest.mark.parametrize("many, stands", [(0, False), (3, True)])
 def test_among_many_ratios_holms_correction_decides_which_stand(
     tmp_path, monkeypatch, many, stands
 ):
@@ -111,7 +111,7 @@ def test_among_many_ratios_holms_correction_decides_which_stand(
     found = read_all(tmp_path, *runs)
     over_fp32 = found.ratios[found.ratios.baseline == "fp32"]
     # of three ratios, so 0.0171 x 3 > 0.05
-    assert over_fp32.p.tolist() == approx([0.0171] * 2, abs=1e-4)
+    assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)
     assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
 
 
@@ -135,7 +135,7 @@ def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
     """
     ways = ("eager", HOSTS[:3]), ("eager", HOSTS), ("cuda_graph", HOSTS[:3]), ("eager", HOSTS[:2])
     three, five, graph, two = (paired_ratio(list(pairs_of(way, ratios))) for way, ratios in ways)
-    assert [three[name] for name in ("ratio", "lowest", "highest")] == approx([3, 2, 8])
+    assert [three[name] for name in ("ratio", "lowest", "highest")] == pytest.approx([3, 2, 8])
     assert (three["hosts"], three["processes"], three["low"], judge(three)) == (
         3,
         6,
@@ -146,14 +146,14 @@ def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
     half = math.exp(2.776445 * statistics.stdev(logarithms) / math.sqrt(5))
     middle = math.exp(statistics.fmean(logarithms))
     ends = [middle / half, middle * half]
-    assert [five[name] for name in ("ratio", "low", "high")] == approx([3, *ends], rel=1e-5)
-    assert (graph["ratio"], graph["processes"]) == (approx(48 ** (1 / 3)), 6) and graph[
+    assert [five[name] for name in ("ratio", "low", "high")] == pytest.approx([3, *ends], rel=1e-5)
+    assert (graph["ratio"], graph["processes"]) == (pytest.approx(48 ** (1 / 3)), 6) and graph[
         "low"
     ] is not None
-    assert (two["ratio"], two["hosts"]) == (approx(6**0.5), 2) and two["low"] is not None
+    assert (two["ratio"], two["hosts"]) == (pytest.approx(6**0.5), 2) and two["low"] is not None
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changes, outcome, diverged",
     [
         ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", 0),
@@ -163,7 +163,7 @@ def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
 def test_quality_over_equal_seeds_stands_in_ratios_csv(tmp_path, changes, outcome, diverged):
     found = read_all(tmp_path, *made_up.over_seeds(changes))
     (row,) = found.quality.to_dict("records")
-    assert row["difference"] == approx(sum(changes[:5]) / 5)
+    assert row["difference"] == pytest.approx(sum(changes[:5]) / 5)
     assert (row["margin"], row["seeds"], row["diverged"]) == (0.002, 5, diverged)
     assert (row["outcome"], row["usable"], row["metric"]) == (
         outcome,
@@ -177,10 +177,10 @@ def test_quality_over_equal_seeds_stands_in_ratios_csv(tmp_path, changes, outcom
         "resnet18",
         128,
     )
-    assert (line["ratio"], line["quality_seeds"]) == (approx(6.1 / 3), row["seeds"])
+    assert (line["ratio"], line["quality_seeds"]) == (pytest.approx(6.1 / 3), row["seeds"])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "parameters, labels",
     [
         (
@@ -218,7 +218,7 @@ def test_stochastic_rounding_is_lent_baselines_that_are_equal(tmp_path):
     ways = [(one["rounding"], one["lr"]) for one in found.comparisons.settings]
     lent, strange = (ways.index(one) for one in settings[1:])
     own = found.ratios[found.ratios.comparison == lent].set_index(["precision", "baseline"]).ratio
-    assert own.to_dict() == approx(
+    assert own.to_dict() == pytest.approx(
         {("tf32", "fp32"): 1, ("bf16_true", "fp32"): 0.8, ("bf16_true", "tf32"): 0.8}
     )
     assert strange not in set(found.ratios.comparison)  # another learning rate is lent nothing
@@ -250,7 +250,7 @@ def test_a_gain_as_a_graph_is_noted_in_the_eager_runs(tmp_path):
         one["settings"]["execution"]: one.get("graph_gain")
         for one in read_all(tmp_path, *runs).trainings.record
     }
-    assert gains["eager"].values == approx({"ratio": 2.0, "low": 2.0, "high": 2.0})
+    assert gains["eager"].values == pytest.approx({"ratio": 2.0, "low": 2.0, "high": 2.0})
     assert gains["cuda_graph"] is None
 
 
@@ -315,7 +315,7 @@ def test_all_numbers_have_a_linked_row_for_each_precision(found):
     assert table.links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "path", ["/etc/passwd", "records.zip/one.json", "javascript:alert(1)", "gone.json"]
 )
 def test_what_cannot_be_linked_to_has_no_link(tmp_path, path):
@@ -333,7 +333,7 @@ def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
     )
     found = read_all(tmp_path, slow, fast)
     bar = bars_of(found, [0]).iloc[0]
-    assert (bar.seconds, bar.seconds_low, bar.seconds_high) == approx((18**0.5, 3.0, 6.0))
+    assert (bar.seconds, bar.seconds_low, bar.seconds_high) == pytest.approx((18**0.5, 3.0, 6.0))
     assert (
         sorted(found.trainings.seconds)
         == sorted(read(found, "trainings.csv").seconds)

@@ -3,9 +3,9 @@ of made-up records.
 """
 
 import made_up_records as made_up
+import pytest
 from conftest import results
 from drawn_reports import read_all, rows_in
-from pytest import approx, fixture, mark
 
 from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import settings
@@ -34,7 +34,7 @@ CLIMBED = (
 STEPS = [{"label": label} | settings for label, settings, _ in CLIMBED]
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def climbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("climbed")
     for *_, (precision, seconds, way, layout, size) in CLIMBED:
@@ -46,7 +46,7 @@ def climbed(tmp_path_factory):
     return read_all(folder, steps=STEPS)
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def steps(climbed):
     return settings.ladder_steps(climbed)
 
@@ -56,10 +56,10 @@ def test_steps_have_their_speed_over_the_first_and_the_last(steps):
     rows = steps.set_index("label")
     # a larger batch is another training
     assert list(rows.index) == [step["label"] for step in STEPS[:-1]]
-    assert rows.ratio.dropna().tolist() == approx([2, 2.4, 2.4, 4.8])
-    assert rows.gain_ratio.dropna().tolist() == approx([2, 1.2, 1, 2])
+    assert rows.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
+    assert rows.gain_ratio.dropna().tolist() == pytest.approx([2, 1.2, 1, 2])
     assert rows.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
-    assert rows.gib["graph"] == approx((700 - 150) / 1024)
+    assert rows.gib["graph"] == pytest.approx((700 - 150) / 1024)
     assert rows.status["compiled"] == "failed" and rows.seconds.isna()["compiled"]
 
 
@@ -85,7 +85,7 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
         assert set(pairs.base[name]) == {base}
         for row in pairs.loc[name].itertuples():
             shares = medians.loc[(row.comparison, name)] / medians.loc[(row.comparison, base)]
-            assert [1 / row.ratio, row.memory, row.energy] == approx(
+            assert [1 / row.ratio, row.memory, row.energy] == pytest.approx(
                 list(shares), rel=0.05, nan_ok=True
             )
     outcomes = pairs.loc["fp8"].set_index("size").outcome
@@ -97,7 +97,7 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
     assert "1,024" in settings.growth_section(found).finding
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "own, base, outcome",
     [
         ([4.0] * 3, [4.0] * 3, "within"),
@@ -142,7 +142,7 @@ def test_largest_batches_trained_and_the_next_did_not_fit(tmp_path):
         "amp_fp16": {"batch": 512, "too_large": 1024, "base_batch": 256},
     }
     speed = (50_000 // 512 * 512 / 2.5) / (50_000 // 256 * 256 / 5)  # per sample
-    assert rows.ratio["amp_fp16"] == approx(speed)
+    assert rows.ratio["amp_fp16"] == pytest.approx(speed)
     assert "2.0" in settings.growth_section(found).finding
 
 

@@ -5,10 +5,10 @@ records.
 import json
 import zipfile
 
+import pytest
 from conftest import results
 from drawn_reports import failures_in
 from nested import changed, flaw, names_in
-from pytest import mark, param, skip
 
 from mixed_precision_study.report.tables import read_tables
 
@@ -81,9 +81,9 @@ def test_what_cannot_be_used_is_named_and_costs_no_other_record(tmp_path):
     }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name",
-    [param(name, marks=[mark.exhaustive] * (name not in OFTEN)) for name in ODD],
+    [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in OFTEN)) for name in ODD],
 )
 def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     """The odd value stands in all fields at once that accept it, but for those that decide
@@ -95,7 +95,7 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     names = [name for name in names_in(record) if name not in DECIDING]
     fields = [name for name in names if not flaw(changed(record, **{name: odd}))]
     if not fields:
-        skip("no field accepts it")
+        pytest.skip("no field accepts it")
     path.write_text(json.dumps(changed(record, **dict.fromkeys(fields, odd))))
     tables = read_tables(tmp_path)
     assert len(tables.trainings) == 3 and failures_in(tables) == []

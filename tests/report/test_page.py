@@ -5,8 +5,8 @@ import re
 from email.message import Message
 from pathlib import Path
 
+import pytest
 from conftest import NOTEBOOKS
-from pytest import mark
 
 from mixed_precision_study.report import files
 from mixed_precision_study.report.files import write_page
@@ -45,7 +45,7 @@ LINKED = ("README.md", "which-lines-do-i-add.md", "is-amp-worth-it-in-eager-mode
 ADDRESS = "https://github.com/someone/study"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "settings, installed, expected",
     [
         ("[project]\n", "", None),  # a folder of packages

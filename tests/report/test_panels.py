@@ -3,8 +3,8 @@ titles hold for them.
 """
 
 import made_up_records as made_up
+import pytest
 from drawn_reports import parts_of, read_all
-from pytest import mark
 
 from mixed_precision_study.report import costs
 from mixed_precision_study.report.section import Chart, Table
@@ -50,7 +50,7 @@ def test_a_step_is_drawn_in_parts_with_eager_above_the_graph(tmp_path):
     assert not remedies.folded and table.folded
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "records, end",
     [
         ([("fp32", 0.5), ("amp_fp16", 0.96)], "eager 4%"),

@@ -8,9 +8,9 @@ import sys
 import zipfile
 
 import made_up_records as made_up
+import pytest
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, refuses
 from drawn_reports import write_all
-from pytest import mark
 from tiny_suite import write_notebook
 
 from mixed_precision_study.report.files import check_place, of_a_report, set_aside
@@ -27,7 +27,7 @@ WORDS = {  # a person's files that have the names of a report's
 }
 
 
-@mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", WORDS)
 def test_a_persons_file_is_none_of_a_report(tmp_path, name):
     (tmp_path / name).write_bytes(WORDS[name])
     assert not of_a_report(tmp_path / name)
@@ -43,7 +43,7 @@ def test_what_the_study_has_published_is_of_a_report():
     assert of_a_report(ROOT / "outputs/main/published/articles.csv")
 
 
-@mark.parametrize("name", ["trainings.csv", "energy.png"])
+@pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
 def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
     (tmp_path / name).write_bytes(WORDS[name])
     said = save(File(name, b"new"), tmp_path)
@@ -71,7 +71,7 @@ def test_a_folder_with_a_source_is_refused_also_through_links(tmp_path):
     assert "summary.ipynb" in refused(tmp_path / "own")
 
 
-@mark.parametrize("name", ["summary.html", "logs/summary.log"])
+@pytest.mark.parametrize("name", ["summary.html", "logs/summary.log"])
 def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
     (tmp_path / "logs").mkdir()
     (tmp_path / name).write_text("mine")
@@ -81,7 +81,7 @@ def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
         check_place(tmp_path, SOURCE)
 
 
-@mark.slow
+@pytest.mark.slow
 def test_a_strangers_summary_beside_records_is_kept_and_not_run(tmp_path):
     """It is drawn with the notebook of the clone, wherever the studies file lies."""
     theirs = tmp_path / "theirs"
@@ -106,7 +106,7 @@ def test_a_run_without_a_place_for_its_report_does_not_start(tmp_path, capsys):
     assert capsys.readouterr().err.count("\n") == 1 and sorted(tmp_path.iterdir()) == names
 
 
-@mark.slow
+@pytest.mark.slow
 def test_two_reports_of_one_folder_take_turns(tmp_path):
     write_all(tmp_path, *made_up.pair_of())
     command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]

@@ -3,8 +3,8 @@ the same quality.
 """
 
 import made_up_records as made_up
+import pytest
 from drawn_reports import parts_of
-from pytest import approx, mark
 
 from mixed_precision_study.report import quality, results, tables
 from mixed_precision_study.report.section import Chart, Table
@@ -43,7 +43,7 @@ def test_each_precision_has_its_difference_seeds_and_outcome():
     assert drawn(chart)["amp_fp16"] == (-quality.WIDEST,) * 3
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "notebook, change, margins",
     [
         ("cifar_resnet", 0.00104, 0.52),
@@ -57,12 +57,12 @@ def test_worse_is_at_the_left_whatever_the_metric(notebook, change, margins):
     )
     _, (chart,), _, _ = section_of(*runs)
     low, mean, high = drawn(chart)["tf32"]
-    assert low < mean < high and mean == approx(margins, rel=0.02)
+    assert low < mean < high and mean == pytest.approx(margins, rel=0.02)
     words = {text.get_text(): text.get_position()[0] for text in chart.figures[0].axes[0].texts}
     assert words["← worse"] < low < high < words["better →"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "runs",
     [
         made_up.over_seeds([0.001, 0.0012, 0.004]),

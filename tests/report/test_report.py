@@ -7,9 +7,9 @@ import warnings
 from typing import get_args
 
 import matplotlib.pyplot as plt
+import pytest
 from drawn_reports import all_parts, read_all, said_in
 from made_up_records import make, pair_of
-from pytest import fixture, mark
 
 from mixed_precision_study.parameters import Precision
 from mixed_precision_study.report import results, sections
@@ -17,12 +17,12 @@ from mixed_precision_study.report.section import Cards, Chart, Section, Table
 from mixed_precision_study.report.words import ORDER
 
 
-@fixture
+@pytest.fixture
 def tables(tmp_path):
     return read_all(tmp_path, *pair_of())
 
 
-@mark.slow
+@pytest.mark.slow
 def test_a_report_drawn_again_is_the_same_and_leaves_no_trace(tables, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
@@ -62,7 +62,7 @@ def with_bad_chart(report):
     return section
 
 
-@mark.parametrize("failing", [raising, with_bad_chart])
+@pytest.mark.parametrize("failing", [raising, with_bad_chart])
 def test_a_section_that_fails_says_so_and_costs_itself_alone(tables, monkeypatch, failing):
     monkeypatch.setattr(sections, "SECTIONS", (failing, results.method_section))
     _, first, failed, last = sections.sections_of(tables)
@@ -116,7 +116,7 @@ def test_no_section_reads_a_time_of_a_run_that_heat_slowed(tmp_path):
     assert [one for one, other in zip(first, second, strict=True) if one != other] == []
 
 
-@mark.parametrize("name", ["花卉🌸", "مرحبا", "שלום", "नमस्ते", "Ωß→\u0301"])
+@pytest.mark.parametrize("name", ["花卉🌸", "مرحبا", "שלום", "नमस्ते", "Ωß→\u0301"])
 def test_names_in_any_script_draw_without_a_warning(tmp_path, name):
     """A warning would name a folder of this machine on a page that is shared."""
     given = {

@@ -6,8 +6,8 @@ import re
 import IPython.display
 import made_up_records as made_up
 import matplotlib.pyplot as plt
+import pytest
 from drawn_reports import drawn_bars
-from pytest import approx, fixture, mark
 
 from mixed_precision_study.report import results
 
@@ -37,7 +37,7 @@ def said_of(records):
     return " ".join(results.sentences_of(results.tables_of(records)))
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def of_three():
     """Three precisions of one process, of which fp16 AMP has half the memory and time of TF32."""
     half = {"peak_allocated_mib": 1536.0, "gpu_busy_fraction": 0.5, "data_wait_fraction": 0.0}
@@ -50,7 +50,7 @@ def of_three():
 def test_pictures_have_the_seconds_and_memory(of_three):
     seconds, memory = drawn_of(of_three)
     assert [label for _, label in seconds.values()] == ["6.00 s", "3.00 s", "1.50 s"]
-    assert [length for length, _ in seconds.values()] == approx([6, 3, 1.5])
+    assert [length for length, _ in seconds.values()] == pytest.approx([6, 3, 1.5])
     assert memory == {
         "fp32": (1, "1.00 GiB"),
         "tf32": (1, "1.00 GiB"),
@@ -121,7 +121,7 @@ def test_a_notebook_shows_conclusion_picture_and_table(monkeypatch):
     assert [type(one).__name__ for one in shown] == ["DataFrame", "Sentence"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "execution, way", [("cuda_graph", " as a CUDA graph:"), ("compile", " compiled:")]
 )
 def test_both_formats_that_trained_are_in_the_conclusion(execution, way):

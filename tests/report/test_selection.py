@@ -5,9 +5,9 @@ import shutil
 import zipfile
 
 import made_up_records as made_up
+import pytest
 from conftest import ROOT, refuses
 from drawn_reports import flat, rows_in, said_in, write_all
-from pytest import mark
 
 from mixed_precision_study.report import files, results
 from mixed_precision_study.report.files import sort_out
@@ -71,7 +71,7 @@ def comparisons_in(records):
 EARLY = {**made_up.NOT_STARTED, "gpu_uuid": None}
 
 
-@mark.parametrize("folder, task, number", [("cats", "cats", 1), ("dogs", "dogs", 2)])
+@pytest.mark.parametrize("folder, task, number", [("cats", "cats", 1), ("dogs", "dogs", 2)])
 def test_run_killed_early_joins_no_runs_on_other_images(folder, task, number):
     cats = made_up.make("cifar_resnet", "fp32", dataset_used="cats")
     run = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **EARLY)
@@ -135,7 +135,7 @@ def test_records_of_other_code_are_named_or_set_aside(tmp_path):
     }
 
 
-@mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
+@pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
 def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     """Of copies in one folder the newest stands; of others those in the folder that is read
     first.
@@ -163,7 +163,7 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")
 
 
-@mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
+@pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
 def test_sorting_out_takes_as_long_as_there_are_killed_runs(monkeypatch, alike):
     """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
     calls, key = [], files.comparison_key

@@ -4,9 +4,9 @@ import math
 import time
 
 import made_up_records as made_up
+import pytest
 from conftest import refuses
 from drawn_reports import write_all
-from pytest import mark
 
 from mixed_precision_study.report.files import Study, plain_yaml, study_of
 from mixed_precision_study.report.tables import read_tables
@@ -18,7 +18,7 @@ SAID = {
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "studies, study",
     [
         ([SAID, SAID, {"name": "other"}, None], Study(**SAID)),
@@ -48,7 +48,7 @@ def test_study_yaml_goes_before_the_records(tmp_path):
     assert study == Study("own", "", {"steps": [{"label": "a", "precision": ["fp32", "tf32"]}]})
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "name: a\nshow: {ovr: units}",
@@ -83,7 +83,7 @@ ENDLESS = {
 }
 
 
-@mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
 def test_yaml_that_is_large_or_repeats_itself_is_soon_refused(text):
     began = time.process_time()
     with refuses() as stopped:

@@ -13,16 +13,16 @@ from html.parser import HTMLParser
 
 import made_up_records as made_up
 import pandas as pd
+import pytest
 from conftest import ROOT
 from drawn_reports import shown, write_all
 from notebook_outputs import outputs_of
-from pytest import fixture, mark
 
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.runner import cli
 from mixed_precision_study.store.reading import read_records
 
-pytestmark = mark.slow  # a process draws the whole report
+pytestmark = pytest.mark.slow  # a process draws the whole report
 
 CHARTS = {"ratios", "time", "memory", "step_time", "memory_breakdown", "energy"}
 LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
@@ -58,7 +58,7 @@ def hrefs_in(page):
     return [link.get("href") or "" for link in page.all("a")]
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The folder of a report that --report has drawn of all kinds of records; links to a file lay
     in it before.
@@ -107,12 +107,12 @@ def folder(tmp_path_factory):
     return folder
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def notebook(folder):
     return json.loads((folder / "summary.ipynb").read_text())
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def page(folder):
     return Page((folder / "summary.html").read_text())
 
@@ -150,7 +150,7 @@ def test_links_are_never_followed_and_html_is_shown_as_text(folder, notebook):
     assert "<script" not in text and "<b>bold" not in text
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def shown_as(notebook):
     """What each output of the notebook is shown as, with its metadata."""
     outputs = outputs_of(notebook, "data")
@@ -211,7 +211,7 @@ def test_the_page_asks_nothing_of_the_network(page):
     )
 
 
-@mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
 def test_tables_are_sorted_as_numbers():
     program = f"""
 const {{ compared, valueOf }} = require({str(ROOT / "mixed_precision_study/report/template/tables.js")!r});

@@ -9,7 +9,7 @@ import sys
 import types
 from unittest.mock import Mock
 
-from pytest import fixture, mark
+import pytest
 from tiny_suite import (
     LIGHT,
     call,
@@ -36,7 +36,7 @@ STUDIES = {
 SUMMARY = "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')"
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     """A folder with studies, the notebooks they run and a summary."""
     place = tmp_path_factory.mktemp("suite")
@@ -44,7 +44,7 @@ def suite(tmp_path_factory):
     return write_suite(place, STUDIES)
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def mixed(suite):
     """(output folder, its records, what the batch printed) of runs that end well, fail, and fail
     after their record.
@@ -126,7 +126,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
     assert len(read_records(archive)) == len(read_records(output)) == 1
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "source, drawn",
     {"import time; time.sleep(600)": False, "raise ValueError": False, "1": True}.items(),
 )
@@ -158,7 +158,7 @@ WRONG = {  # each gets one sentence that names what is wrong, and nothing is wri
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "named, words", WRONG.items(), ids=[" ".join(words)[:50] for words in WRONG.values()]
 )
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):

@@ -4,15 +4,15 @@ CPU.
 
 import types
 
+import pytest
 from conftest import refuses
 from made_up_nvml import fake_nvml
-from pytest import fixture, mark
 
 from mixed_precision_study.runner import batch, devices
 from mixed_precision_study.runner.devices import Cards, cards_of, choose_devices, visible_gpus
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def two_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fake_nvml(
@@ -24,7 +24,7 @@ def two_gpus(monkeypatch):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "setting, seen",
     [
         *(
@@ -46,7 +46,9 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
     assert [gpu.visible for gpu in visible_gpus()] == expected
 
 
-@mark.parametrize("gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")])
+@pytest.mark.parametrize(
+    "gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
+)
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
     with refuses(named):
         choose_devices(gpus, jobs)
@@ -61,7 +63,7 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
     assert [batch.share_of_cores(count) for count in (1, 2, 3, 100)] == [None, 4, 2, 1]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cuda, driver, usable",
     [("'12.6'", 12, True), ("'13.2'", 12, False), ("'13.2'", None, True), ("None", 13, False)],
 )
@@ -85,7 +87,7 @@ def test_a_pytorch_that_cannot_use_the_gpu_is_refused(monkeypatch, tmp_path, cud
 OLD = ("tf32", "amp_bf16")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "gpus, expected",
     [
         ([([7, 5], 15)], Cards(OLD, True)),  # a T4

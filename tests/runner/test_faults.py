@@ -22,7 +22,6 @@ import psutil
 import pytest
 from conftest import read_json
 from made_up_nvml import NvmlError, fake_nvml
-from pytest import MonkeyPatch, fixture, skip
 from tiny_suite import (
     ACT,
     LIGHT,
@@ -71,12 +70,12 @@ STUDIES = {
 }
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     return write_suite(tmp_path_factory.mktemp("faults"), STUDIES)
 
 
-@fixture
+@pytest.fixture
 def light(monkeypatch):
     """Runs start at once, because they are made without papermill."""
     monkeypatch.setattr(execute, "NOTEBOOK_PROCESS", ("-c", LIGHT))
@@ -104,7 +103,7 @@ def assert_whole(folder, count):
     ] * count
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def ended(suite, tmp_path_factory):
     """(output folder, its records as {mode: record}, words of the command) when runs have ended
     in every way by themselves.
@@ -121,7 +120,7 @@ def ended(suite, tmp_path_factory):
     # the first kernel ends at once
     (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")
     words = ("--output-dir", output, "-p", "data_dir", tmp_path)
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(tmp_path))
         patch.setenv("JUPYTER_PATH", str(tmp_path))
         patch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
@@ -408,14 +407,14 @@ def test_odd_files_are_not_waited_for_and_not_followed(suite, tmp_path, light):
     assert_whole(output, 4)
 
 
-@fixture
+@pytest.fixture
 def disk(tmp_path):
     """A small file system of its own, where that is allowed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(folder)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
-        skip("no file system can be mounted here")
+        pytest.skip("no file system can be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -478,7 +477,7 @@ def test_code_that_is_edited_makes_no_record_that_counts(tmp_path):
     assert sorted(aside) == sorted(edited)
 
 
-@fixture
+@pytest.fixture
 def gpus(monkeypatch, tmp_path):
     """Return a function that gives the runner so many made-up GPUs.
 

@@ -3,9 +3,9 @@
 import json
 import os
 
+import pytest
 from conftest import NOTEBOOKS, read_json
 from nested import changed
-from pytest import fixture, mark
 from tiny_suite import entry, write_run, write_suite
 
 from mixed_precision_study.runner.batch import jobs_of
@@ -19,7 +19,7 @@ from mixed_precision_study.tasks.data_files import data_files_hash
 GPUS = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(2)]
 
 
-@fixture
+@pytest.fixture
 def one_run(tmp_path):
     """The only run of a study."""
     (tmp_path / "suite").mkdir()
@@ -106,7 +106,7 @@ def test_runs_on_other_data_are_made_again(tmp_path):
     assert unfinished([run]) == []
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "devices, uuid, whole", [(GPUS[:1], "0", False), (GPUS[:1], "9", True), (GPUS, "0", True)]
 )
 def test_a_repetition_of_another_gpu_is_made_again_whole(tmp_path, devices, uuid, whole):

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pandas as pd
+import pytest
 from conftest import ENVIRONMENT, ROOT
 from own_gpt import DOORS, write_gpt
-from pytest import mark
 from tiny_suite import write_notebook
 
 from mixed_precision_study.parameters import PLANNED_ENV
@@ -56,8 +56,8 @@ def records_in(folder):
     return {path.name: records.load(path) for path in (folder / "out").glob("gpt-*.json")}
 
 
-@mark.slow
-@mark.parametrize("door", DOORS)
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
 def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     write_gpt(tmp_path, door)
     spare_the_report(tmp_path)
@@ -77,7 +77,7 @@ def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     assert "2 are finished already" in again.stdout and records_in(tmp_path).keys() == found.keys()
 
 
-@mark.slow
+@pytest.mark.slow
 def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
     write_gpt(tmp_path, "compare")
     cpu = {"max_steps": 2, "width": 16, "precisions": ["fp32"]}
@@ -91,7 +91,7 @@ def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
     assert ratio["precision"] == ratio["baseline"] == "fp32" and ratio["processes"] == 1
 
 
-@mark.slow
+@pytest.mark.slow
 def test_your_model_runs_under_run_all(tmp_path):
     entry = {"notebook": "your_model", "cpu": {"max_steps": 1, "epochs": 1, "precisions": ["fp32"]}}
     (tmp_path / "studies.yaml").write_text(json.dumps({"own": {"runs": [entry]}}))

@@ -2,8 +2,8 @@
 
 import itertools
 
+import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, refuses
-from pytest import approx, mark
 from tiny_suite import entry, write_notebook, write_suite
 
 from mixed_precision_study.runner.devices import Cards
@@ -25,7 +25,7 @@ def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS, cards=USU
     return plan(study, notebooks, tmp_path, parse_overrides(pairs), on_gpu, cards)[0]
 
 
-@mark.parametrize("pairs, repeats", [([], 1), ([("repeats", "2")], 2)])
+@pytest.mark.parametrize("pairs, repeats", [([], 1), ([("repeats", "2")], 2)])
 def test_without_repetitions_a_run_trains_all_precisions(tmp_path, pairs, repeats):
     study = {"runs": [{"notebook": name, "cpu": {}} for name in EXPERIMENTS]}
     comparisons = planned(tmp_path, study, *pairs, on_gpu=repeats == 1)
@@ -40,7 +40,9 @@ def test_without_repetitions_a_run_trains_all_precisions(tmp_path, pairs, repeat
             )
 
 
-@mark.parametrize("study, pairs, repeats", [("reference", [], 4), ("quick", [("repeats", "5")], 5)])
+@pytest.mark.parametrize(
+    "study, pairs, repeats", [("reference", [], 4), ("quick", [("repeats", "5")], 5)]
+)
 def test_repetitions_are_processes_in_a_latin_square(tmp_path, study, pairs, repeats):
     for runs in planned(tmp_path, study, *pairs):
         assert [(run.order, len(run.trainings)) for run in runs] == [
@@ -71,7 +73,7 @@ T4 = Cards(("tf32", "amp_bf16"), small=True)
 EAGER, GRAPH = ["tf32", "amp_bf16", "amp_fp16", "fp32"], ["tf32", "amp_bf16", "amp_fp16"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "pairs, cards, expected",
     [
         ([], USUAL_CARDS, [("eager", EAGER), ("cuda_graph", GRAPH)]),
@@ -100,7 +102,7 @@ def test_one_process_trains_all_ways_in_the_order_of_the_study(tmp_path, pairs, 
         assert (run.parameters["batch_size"] == 16) == small
 
 
-@mark.parametrize("study", ["quick", "quick-compiled", "reference", "quality", "scaling"])
+@pytest.mark.parametrize("study", ["quick", "quick-compiled", "reference", "quality", "scaling"])
 def test_an_old_small_card_trains_what_it_can_and_what_fits(tmp_path, study):
     """What EfficientNet's graph reserves for a batch of 32 in fp32, 15,244 MiB and CUDA's own, is
     more than a T4 has.
@@ -182,7 +184,7 @@ def test_swept_seeds_are_numbered_and_run_once(tmp_path):
         *[(7, 1, ["amp_fp16"]), (7, 1, ["fp32", "tf32"])],
     ]
     # half of the second entry runs already
-    assert sum(run.minutes for run in runs) == approx(1.5)
+    assert sum(run.minutes for run in runs) == pytest.approx(1.5)
 
 
 def test_a_foreign_notebook_declares_what_its_cell_assigns(tmp_path):
@@ -204,7 +206,9 @@ def test_a_foreign_notebook_declares_what_its_cell_assigns(tmp_path):
     assert set(run.given) == {*parameters_of(folder / "tiny.ipynb")[1], "repeat"}
 
 
-@mark.parametrize("source", ["for x in y: pass", "model = 1 +", "model = f()", "%time\nlr = 1"])
+@pytest.mark.parametrize(
+    "source", ["for x in y: pass", "model = 1 +", "model = f()", "%time\nlr = 1"]
+)
 def test_a_notebook_without_plain_parameters_stops(tmp_path, source):
     write_notebook(tmp_path / "own.ipynb", source)
     with refuses("own"):
@@ -219,7 +223,7 @@ def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
     }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, said",
     {
         "bacth_size": "did you mean batch_size?",
@@ -238,7 +242,7 @@ def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
         check_overrides([STUDIES["quick"]], NOTEBOOKS, {name: 1})
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")]
 )
 def test_a_value_that_a_notebook_refuses_stops_all(tmp_path, pair):

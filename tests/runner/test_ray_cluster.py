@@ -9,11 +9,11 @@ import types
 from pathlib import Path
 
 import psutil
-from pytest import MonkeyPatch, fixture, importorskip
+import pytest
 from tiny_suite import call, command, entry, main, read_records, survivors, wait_for, write_suite
 
-ray = importorskip("ray", reason="Ray is optional: pip install ray")
-importorskip("ray.cluster_utils")
+ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
+pytest.importorskip("ray.cluster_utils")
 
 WAITING = [entry("wait", seed=seed) for seed in range(3)]
 STUDIES = {
@@ -42,19 +42,19 @@ nvmlDeviceGetMemoryInfo = lambda handle, version=None: types.SimpleNamespace(use
 }
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     return write_suite(tmp_path_factory.mktemp("cluster"), STUDIES)
 
 
-@fixture(scope="module")
+@pytest.fixture(scope="module")
 def cluster():
     """(a cluster whose head has both GPUs, its other node, the folder of what they write beside
     their data).
     """
     from ray.cluster_utils import Cluster
 
-    with MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="r") as name:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="r") as name:
         folder = Path(name)  # its path is short, because those of sockets must be
         for module, text in MADE_UP.items():
             (folder / f"{module}.py").write_text(text)

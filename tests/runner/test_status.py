@@ -7,8 +7,8 @@ import types
 from pathlib import Path
 
 import psutil
+import pytest
 from made_up_records import CPU, make, make_failed
-from pytest import fixture, mark
 
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner import execute
@@ -27,7 +27,7 @@ from mixed_precision_study.store.record import read_run, write_record
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 
 
-@fixture
+@pytest.fixture
 def ended(tmp_path):
     """Return a function that writes a record and returns (it, the comparison with all that were
     written).
@@ -51,7 +51,7 @@ def ended(tmp_path):
     return end
 
 
-@fixture
+@pytest.fixture
 def said(ended):
     """Return a function that writes a record and returns (base, {arm: (ratio, n)}) of what is said."""
 
@@ -98,7 +98,7 @@ def test_an_unsupported_base_is_no_base(said):
     assert said("amp_bf16") == (", eager", "fp32", {"bf16": (1.5, 1)})
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "fields",
     [
         {"device": CPU},  # times that mean nothing
@@ -111,7 +111,7 @@ def test_nothing_is_said_where_there_is_no_speed_up(said, fields):
     assert said("amp_bf16", **fields) is None
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "fields, named",
     [
         ({}, False),
@@ -162,7 +162,7 @@ NOTHING = {"joules_per_1000_samples": None, "peak_allocated_mib": None}
 FAILED = {"status": "failed", "reason": "no such layer"}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "runs, row",
     [
         ({"tf32": NOTHING, "amp_bf16": NOTHING}, "0.75x"),
@@ -191,7 +191,7 @@ def test_a_table_has_what_is_known_of_each_way(ended, tmp_path, runs, row):
     assert ("/TF32" in said) == (row[0] == "0")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "given, left",
     {
         "\x1b]0;title\x07": "",
@@ -218,7 +218,7 @@ def test_times_that_cannot_be_read_are_not_known(tmp_path):
         assert read_seconds(tmp_path) == {}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "log, reason",
     [
         (

@@ -3,9 +3,9 @@
 import json
 import re
 
+import pytest
 import yaml
 from conftest import NOTEBOOKS, ROOT, refuses
-from pytest import mark
 
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.runner.plan import plan
@@ -25,7 +25,7 @@ OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies"
 STUDIES = OWN | ARTICLES
 
 
-@mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
     plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=False)
     comparisons, left_out = plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=True)
@@ -58,7 +58,7 @@ def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
 ENTRY = {"notebook": "cifar_resnet"}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "study, where",
     [
         ([], "mine"),
@@ -83,7 +83,9 @@ def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path)
     assert where in str(stopped.value) and "mine" in str(stopped.value)
 
 
-@mark.parametrize("text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"])
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"]
+)
 def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     (tmp_path / "s.yaml").write_text(text)
     with refuses(r"s\.yaml"):
@@ -120,7 +122,7 @@ def test_without_a_word_it_is_quick_or_all():
     assert [entry["notebook"] for entry in study["runs"]] == ["cifar_resnet", "lstm_language_model"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "word, hint",
     {
         "quik": "did you mean quick?",
@@ -150,14 +152,14 @@ def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
     assert (shown("mine"), shown(ROOT / "outputs")) == ("mine", str(ROOT / "outputs"))
 
 
-@mark.parametrize("name", ["[x]", "{a: b}"])
+@pytest.mark.parametrize("name", ["[x]", "{a: b}"])
 def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
     (tmp_path / "s.yaml").write_text(f"name: {name}\nruns: [{{notebook: cifar_resnet}}]\n")
     with refuses("name"):
         load_studies(tmp_path / "s.yaml")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "pair", [("output_dir", "x"), ("lr", "[" * 400), ("lr", "x: 1: 2"), ("data_dir", "~no/x")]
 )
 def test_an_option_that_cannot_be_is_one_sentence(pair):
@@ -170,7 +172,7 @@ def test_an_option_that_cannot_be_is_one_sentence(pair):
 SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks"]}}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "said, base, interleaved",
     [
         ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
@@ -187,7 +189,7 @@ def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
     assert (study["about"]["base"], study.get("interleaved")) == (base, interleaved)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "said",
     [
         {"axis": "checkpointing", "base": "nones"},

@@ -5,8 +5,8 @@ import os
 import tracemalloc
 import zipfile
 
+import pytest
 from nested import changed, make, sound
-from pytest import mark
 
 from mixed_precision_study.store import files, reading
 from mixed_precision_study.store import record as records
@@ -54,8 +54,8 @@ ODD_FILES = {
 }
 
 
-@mark.parametrize("ending", ["json", "zip"])
-@mark.parametrize("kind", ODD_FILES)
+@pytest.mark.parametrize("ending", ["json", "zip"])
+@pytest.mark.parametrize("kind", ODD_FILES)
 def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, ending):
     ODD_FILES[kind](tmp_path / f"odd.{ending}")
     (tmp_path / "good.json").write_text(json.dumps(sound()))
@@ -90,7 +90,7 @@ def test_an_archive_that_unpacks_to_too_much_is_left_out(tmp_path):
     ]
 
 
-@mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_damaged_archive_costs_its_damaged_files(tmp_path, method):
     path = tmp_path / "damaged.zip"
     with zipfile.ZipFile(path, "w", method) as archive:

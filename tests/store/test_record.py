@@ -7,9 +7,9 @@ import zipfile
 from unittest.mock import Mock
 
 import made_up_records as made_up
+import pytest
 from conftest import ROOT, read_json, results
 from nested import PARAMETERS, changed, make, sound
-from pytest import mark, raises
 
 from mixed_precision_study import __version__
 from mixed_precision_study.report.files import sort_out
@@ -66,7 +66,7 @@ def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     before = path.read_text()
     monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
     record.status = "failed"
-    with raises(OSError):
+    with pytest.raises(OSError):
         records.write_record(record, tmp_path)
     assert path.read_text() == before
     # and no temporary file is left
@@ -93,7 +93,7 @@ WRONG = {  # of every other field report/test_odd_records.py tries odd values
 }
 
 
-@mark.parametrize("name, value", WRONG.items(), ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize("name, value", WRONG.items(), ids=lambda one: str(one)[:20])
 def test_a_wrong_field_is_told_and_costs_no_other_record(tmp_path, name, value):
     good = sound()
     paths = [tmp_path / folder / f"{good['run']['run_id']}.json" for folder in ("bad", "good")]
@@ -129,7 +129,7 @@ def test_only_equal_conditions_are_compared():
     assert records.comparison_key(unknown) != records.comparison_key(known)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "before, status, after, others",
     [
         ("aa", "ok", "bb", 1),
@@ -185,12 +185,12 @@ CHANGES = {
 }
 
 
-@mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_field_more_or_less_changes_no_comparison(tmp_path, change):
     assert compared(tmp_path, change) == (1, 5)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name", ["gradient_accumulation_steps", "epoch_seconds", "notebook", "settings", "path"]
 )
 def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
@@ -205,7 +205,7 @@ def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
     ] * 2
 
 
-@mark.release
+@pytest.mark.release
 def test_records_of_0_3_are_lifted(tmp_path):
     """The zip holds records as version 0.3 wrote them: four of hosts-h200, which lie there in
     their nested form now.
@@ -236,7 +236,7 @@ def test_a_result_of_another_version_moves_aside(tmp_path):
     assert (records.load(path).reason, records.load(aside).reason) == (None, "old")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "before, after, count",
     [
         ({"model": "a"}, {"model": "a"}, 1),
@@ -261,7 +261,7 @@ def test_a_sound_record_of_another_identity_is_kept(tmp_path, before, after, cou
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "wrong",
     [
         {"metric": [1e301], "metric_better": "lower"},

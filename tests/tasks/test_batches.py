@@ -8,8 +8,8 @@ import types
 import weakref
 from collections import OrderedDict
 
+import pytest
 import torch
-from pytest import mark
 
 from mixed_precision_study.tasks.batches import leaves_of, mapped, prefetch_to_device, side_stream
 
@@ -117,7 +117,7 @@ def counted(made, most=4):
         made.append("closed")
 
 
-@mark.parametrize("most", [0, 2, 4])
+@pytest.mark.parametrize("most", [0, 2, 4])
 def test_a_batch_is_made_one_step_ahead(
     most,
 ):

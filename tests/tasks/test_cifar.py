@@ -5,11 +5,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
+import pytest
 import torch
 from conftest import refuses, seeded, settings_of
 from made_up_data import assert_equal_batches, make_tree, save_image
 from PIL import Image
-from pytest import mark
 
 from mixed_precision_study.store.record import run_id_of
 from mixed_precision_study.tasks import cifar
@@ -69,7 +69,7 @@ def test_the_fingerprint_changes_with_the_data_alone(tmp_path):
     assert len(set(found)) == 4
 
 
-@mark.parametrize("loader", ["gpu", "workers"])
+@pytest.mark.parametrize("loader", ["gpu", "workers"])
 def test_images_of_ones_own_have_the_size_that_is_asked_for(tmp_path, loader):
     make_tree(tmp_path / "flowers", size=(100, 150))
     picture = Image.new("RGB", (48, 48))
@@ -91,7 +91,7 @@ def test_images_of_ones_own_have_the_size_that_is_asked_for(tmp_path, loader):
     assert (smaller.test_images.shape, smaller.classes) == ((6, 3, 32, 32), data.classes)
 
 
-@mark.parametrize("name", ["cifar10", "CIFAR-100", "synthetic", "."])
+@pytest.mark.parametrize("name", ["cifar10", "CIFAR-100", "synthetic", "."])
 def test_images_of_ones_own_never_have_the_name_of_known_data(tmp_path, name, monkeypatch):
     make_tree(tmp_path / name, classes=("cat", "dog"))
     monkeypatch.chdir(tmp_path)
@@ -126,7 +126,7 @@ def test_an_unreadable_image_is_named(tmp_path):
             load(tmp_path / name, "folder")
 
 
-@mark.parametrize("another_is_faster", [False, True])
+@pytest.mark.parametrize("another_is_faster", [False, True])
 def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_faster):
     class Made:
         base_folder = "made"
@@ -165,7 +165,7 @@ def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_
         load(tmp_path / "other", "cifar10")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "options", [{"loader": "gpu"}, *({"loader": "workers", "num_workers": n} for n in (0, 2))]
 )
 def test_both_loaders_give_batches_of_one_kind(options):
@@ -185,7 +185,7 @@ def test_both_loaders_give_batches_of_one_kind(options):
         assert not torch.equal(batches[0][0], next(others)[0])
 
 
-@mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
+@pytest.mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
 def test_batches_made_together_are_those_made_one_by_one(options):
     """Each image is a window of a padded one, or its mirror image."""
     data = load(batch_size=300, **options)

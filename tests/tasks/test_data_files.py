@@ -5,8 +5,8 @@ name.
 import os
 import shutil
 
+import pytest
 from made_up_data import make_tree, save_image, write_csv, write_texts
-from pytest import mark
 
 from mixed_precision_study.tasks.data_files import data_files_hash
 
@@ -42,7 +42,7 @@ def pictures(folder, other):
     save_image(folder / "pets/train/cat/0.png", 77 + other)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "write, given",
     [
         *(
@@ -53,7 +53,7 @@ def pictures(folder, other):
         (pictures, {}),
     ],
 )
-@mark.parametrize("most", [1, 2**26])  # of many bytes a sample is read
+@pytest.mark.parametrize("most", [1, 2**26])  # of many bytes a sample is read
 def test_other_contents_have_another_hash(tmp_path, monkeypatch, write, given, most):
     monkeypatch.setattr("mixed_precision_study.tasks.data_files.WHOLE_BYTES", most)
     found = []
@@ -63,12 +63,12 @@ def test_other_contents_have_another_hash(tmp_path, monkeypatch, write, given, m
     assert None not in found and found[0] != found[1]
 
 
-@mark.parametrize("dataset", ["folder", "auto", "synthetic", "cifar10"])
+@pytest.mark.parametrize("dataset", ["folder", "auto", "synthetic", "cifar10"])
 def test_without_files_there_is_none(tmp_path, dataset):
     assert hash_in(tmp_path, dataset=dataset) is None
 
 
-@mark.parametrize("text", ["", "path,image\n", "path,image,label\n.\n", "\0"])
+@pytest.mark.parametrize("text", ["", "path,image\n", "path,image,label\n.\n", "\0"])
 def test_a_wrong_csv_is_for_the_notebook_to_name(tmp_path, text):
     (tmp_path / "mine.csv").write_text(text)
     found = hash_in(tmp_path, dataset="csv", csv_path="mine.csv")

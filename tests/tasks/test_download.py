@@ -9,16 +9,16 @@ from unittest.mock import Mock
 from urllib import request
 
 import PIL.Image
+import pytest
 import torch
 from conftest import refuses, settings_of
-from pytest import mark
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import cifar, images, wikitext
 
 
-@mark.parametrize("answer", [b"", b"another", TimeoutError(), BadStatusLine("\0")])
-@mark.parametrize(
+@pytest.mark.parametrize("answer", [b"", b"another", TimeoutError(), BadStatusLine("\0")])
+@pytest.mark.parametrize(
     "module, notebook, name",
     [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
 )
@@ -45,7 +45,7 @@ def test_named_data_are_refused_and_others_made_up(
 
 
 # read by processes, and in this one
-@mark.parametrize("per_process, count", [(150, 300), (250, 40)])
+@pytest.mark.parametrize("per_process, count", [(150, 300), (250, 40)])
 def test_images_come_in_order_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()
@@ -84,7 +84,7 @@ ODD_IMAGES = {
 }
 
 
-@mark.parametrize("kind", ODD_IMAGES)
+@pytest.mark.parametrize("kind", ODD_IMAGES)
 def test_no_image_starts_a_program_waits_or_takes_memory(tmp_path, monkeypatch, kind):
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     (tmp_path / "gs").chmod(0o755)
@@ -95,7 +95,7 @@ def test_no_image_starts_a_program_waits_or_takes_memory(tmp_path, monkeypatch, 
     assert not (tmp_path / "started").exists()
 
 
-@mark.parametrize("ending", ["png", "jpg", "webp", "bmp", "tif", "gif", "ppm"])
+@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "bmp", "tif", "gif", "ppm"])
 def test_every_format_of_a_list_is_read(tmp_path, ending):
     PIL.Image.new("RGB", (4, 4), (200, 0, 0)).save(tmp_path / f"x.{ending}")
     (tmp_path / "link").symlink_to(tmp_path / f"x.{ending}")  # data sets are often made of links

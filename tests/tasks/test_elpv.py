@@ -7,10 +7,10 @@ import sys
 from unittest.mock import Mock
 
 import numpy as np
+import pytest
 import torch
 from conftest import refuses, settings_of
 from made_up_data import assert_equal_batches, save_image, write_csv
-from pytest import approx, importorskip, mark
 
 from mixed_precision_study.tasks import elpv
 
@@ -43,7 +43,7 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
         load("csv")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, problem",
     [
         ("path;image;label\n.;0.png;0,5", "line 2.*path;image;label"),
@@ -69,9 +69,9 @@ def test_a_wrong_csv_stops_with_its_name_and_the_place(tmp_path, text, problem):
     assert str(path) in str(raised.value)
 
 
-@mark.slow  # the package decodes all of its images
+@pytest.mark.slow  # the package decodes all of its images
 def test_elpv_comes_from_its_package(tmp_path, capsys):
-    pictures, probabilities, _ = importorskip("elpv_dataset.utils").load_dataset()
+    pictures, probabilities, _ = pytest.importorskip("elpv_dataset.utils").load_dataset()
     (take, _, labels), *_ = elpv.elpv_images((300, 300))
     assert torch.equal(labels, torch.tensor(probabilities.tolist(), dtype=torch.float32))
     for place in (0, 1, 1300, 2623):
@@ -88,7 +88,7 @@ def test_elpv_comes_from_its_package(tmp_path, capsys):
     )
 
 
-@mark.parametrize("left", ["nothing", "a folder", "the code alone"])
+@pytest.mark.parametrize("left", ["nothing", "a folder", "the code alone"])
 def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left):
     if left != "nothing":
         (tmp_path / "elpv_dataset").mkdir()
@@ -109,7 +109,7 @@ def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left)
     assert load("auto").source == "synthetic"
 
 
-@mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
+@pytest.mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
 def test_labels_that_do_not_fit_and_too_few_images_stop(tmp_path, labels, problem):
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", label) for label in labels])
     with refuses(problem):
@@ -123,7 +123,7 @@ def test_the_held_out_images_are_a_fifth_of_every_seed():
     assert len(held_out) == len(training | held_out) // 5 == data.eval_samples
     assert torch.equal(load(seed=5).held_out, data.held_out)
     median = data.labels[data.training].sort().values[(data.train_samples - 1) // 2]
-    assert data.chance == approx((data.labels[data.held_out] - median).abs().mean().item())
+    assert data.chance == pytest.approx((data.labels[data.held_out] - median).abs().mean().item())
 
 
 def test_images_have_the_size_that_is_asked_for(tmp_path):

@@ -1,9 +1,9 @@
 """Images of every depth, as the image data sets read them."""
 
 import numpy as np
+import pytest
 from conftest import refuses
 from PIL import Image
-from pytest import mark
 
 from mixed_precision_study.tasks.images import decoded
 
@@ -19,8 +19,8 @@ GREY = {
 }
 
 
-@mark.parametrize("mode", ["RGB", "L"])
-@mark.parametrize("name", GREY)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("name", GREY)
 def test_16_bits_are_scaled_and_not_clipped_and_8_stay(tmp_path, mode, name):
     GREY[name].save(tmp_path / name)
     pixels = np.asarray(decoded(tmp_path / name, mode)).reshape(64, -1)[:, 0]
@@ -28,7 +28,7 @@ def test_16_bits_are_scaled_and_not_clipped_and_8_stay(tmp_path, mode, name):
     assert len(np.unique(pixels)) == 64
 
 
-@mark.parametrize("kind", [np.int32, np.float32])
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
 def test_numbers_of_unknown_range_are_refused(tmp_path, kind):
     path = tmp_path / "numbers.tif"
     Image.fromarray((STEPS * 4095).astype(kind)).save(path)

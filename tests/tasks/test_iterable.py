@@ -1,8 +1,8 @@
 """A reader's batches: what of them is moved, known again and counted."""
 
+import pytest
 import torch
 from conftest import seeded
-from pytest import mark
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
@@ -48,7 +48,7 @@ ENDING = DataLoader(SAMPLES, 32)
 LISTS = DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "batches, wanted, sizes",
     [
         ([(pack_sequence([torch.ones(5, 3), torch.ones(3, 3)]), torch.zeros(2))], None, [2]),

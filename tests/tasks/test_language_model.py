@@ -3,9 +3,9 @@
 import math
 from types import SimpleNamespace
 
+import pytest
 import torch
 from conftest import settings_of
-from pytest import approx, mark
 from torch.nn import functional
 
 from mixed_precision_study.tasks import wikitext
@@ -32,7 +32,7 @@ def compute_loss(network, words, following):
     return functional.cross_entropy(network(words)[0].flatten(0, 1).float(), following.flatten())
 
 
-@mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_kind_sees_later_words(kind):
     network, text = make(kind).eval(), torch.randint(WORDS, (6, 3))
     changed = text.clone()
@@ -44,14 +44,14 @@ def test_no_kind_sees_later_words(kind):
     assert before[:, [0, 2]].allclose(after[:, [0, 2]])  # and other columns do not
 
 
-@mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_padding_has_no_probability_and_learns_nothing(kind):
     network, text = make(kind).eval(), torch.randint(WORDS, (6, 3))
     before = network(text[:5])[0]
     assert before.softmax(-1)[..., WORDS:].max() == 0
     loss = compute_loss(network, text[:5], text[1:])
     exact = functional.cross_entropy(before[..., :WORDS].flatten(0, 1), text[1:].flatten())
-    assert loss.item() == approx(exact.item(), rel=1e-6)
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
     loss.backward()
     for weight in (network.decoder.weight, network.decoder.bias, network.encoder.weight):
         assert weight.grad[WORDS:].abs().max() == 0
@@ -66,7 +66,7 @@ def writing(count, **changes):
     return lambda network: write_words(network, data, settings, CPU)
 
 
-@mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
     network, write = make(kind).eval(), writing(30)
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
     assert len(set(first)) > 10
 
 
-@mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_low_temperature_writes_likely_words(kind):
     network, write = make(kind).eval(), writing(30)
     with torch.no_grad():
@@ -94,7 +94,7 @@ def test_a_low_temperature_writes_likely_words(kind):
         assert write(network) == []  # a model that is not finite writes no more
 
 
-@mark.parametrize("vocabulary, first", [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
+@pytest.mark.parametrize("vocabulary, first", [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
 def test_writing_reads_one_word_with_a_state(vocabulary, first):
     seen, hidden = [], torch.zeros(1)
 

@@ -2,10 +2,10 @@
 
 import math
 
+import pytest
 import torch
 from conftest import refuses, settings_of
 from made_up_data import assert_equal_batches, write_texts
-from pytest import approx, mark
 
 from mixed_precision_study.tasks import wikitext
 
@@ -19,7 +19,7 @@ def load(place=None, **changes):
     )
 
 
-@mark.parametrize("rows", [10, 11, 16])
+@pytest.mark.parametrize("rows", [10, 11, 16])
 def test_text_becomes_columns_and_segments_of_one_shape(rows):
     data = load()
     data.train = torch.arange(rows * 4 + 3)
@@ -47,7 +47,7 @@ def test_an_epoch_has_the_segments_that_are_asked_for():
     )
 
 
-@mark.parametrize("max_steps", [0, 5])
+@pytest.mark.parametrize("max_steps", [0, 5])
 def test_held_out_segments_are_joined(max_steps):
     data = load(max_steps=max_steps)
     alone = list(data.eval_batches(torch.float32, 4))
@@ -66,7 +66,7 @@ def test_held_out_segments_are_joined(max_steps):
 def test_guessing_by_frequency_has_its_perplexity():
     data = load()
     data.train, data.valid, data.vocabulary = torch.tensor([0, 0, 1]), torch.tensor([0, 1]), "ab"
-    assert data.chance == approx(math.sqrt(5 / 3 * 5 / 2))
+    assert data.chance == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
     # too large for a float
     assert (wikitext.perplexity(1.0), wikitext.perplexity(1e4)) == (math.e, math.inf)
 
