@@ -426,7 +426,7 @@ def by_turns(commands: list[list[str]]) -> Iterator[tuple[str, str]]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
         running.append((subprocess.Popen(command, text=True, **pipes), errors))
     for process, _ in running:
-        process.stdout.readline()  # that it is ready, or nothing where it has ended
+        next((line for line in process.stdout if line == "ready\n"), None)  # or its end
     for process, errors in running:
         output = process.communicate("\n")[0]
         errors.seek(0)

@@ -7,6 +7,7 @@ import gc
 import itertools
 import math
 import os
+import pickle
 import reprlib
 import statistics
 import sys
@@ -61,7 +62,7 @@ from .store.record import (
 )
 from .store.variables import ORDER_ENV, RUNNER_ENV
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
-from .tasks.data_files import data_files_hash
+from .tasks.data_files import data_files_hash, hash_of_files
 from .train.as_found import AsFound
 from .train.batch_size import largest_batch, limit_memory
 from .train.loss_scale import read_gradients
@@ -79,6 +80,7 @@ from .train.step import (
 )
 
 EXPLAINED_STEPS = 20  # of a training that only serves an explanation; at most one epoch
+NOT_ASKED = "its study asks for other explanations alone"
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
@@ -251,6 +253,7 @@ class Experiment:
         parameters.model.
     gpu: what preflight() returned. Without it the preflight runs here.
     identity: what tells this experiment from another one of its name, see train/identity.py.
+        The weights of parameters.init_from are added.
 
     Raises UserError if a parameter is wrong. A run that fails is no error: its record has the
     status and the reason.
@@ -342,6 +345,7 @@ class Experiment:
         """Give the parameters, within the block, the values that they have in a record."""
         before = {**vars(self.parameters)}
         vars(self.parameters).update(record.settings)
+        self.data.seed = self.parameters.seed
         # or Dynamo gives up
         compiles = "compile" in str(record.settings["execution"])
         try:
@@ -357,7 +361,7 @@ class Experiment:
             "dataset_used": data.used,
             "dataset_source": data.source,
             "data_fingerprint": data.fingerprint,
-            "identity": self.identity,
+            "identity": self.identity_with_weights(),
             "data_title": data.title,
             "data_folder": data.folder,
             "data_files_hash": data_files_hash(vars(self.parameters), data.folder),
@@ -378,6 +382,14 @@ class Experiment:
             **self.gpu.fields,
         }
 
+    def identity_with_weights(self) -> dict[str, str] | None:
+        """Return the identity with a hash of the weights that a training begins with."""
+        begins = self.parameters.init_from
+        if not begins:
+            return self.identity
+        file = Path(self.parameters.data_dir) / begins
+        return (self.identity or {}) | {"weights": hash_of_files([file])}
+
     def make_trainer(self, precision: str) -> Trainer:
         """Return a Trainer of a new model, which starts the same in every precision."""
         settings = self.parameters
@@ -385,6 +397,8 @@ class Experiment:
         # a switch that it sets would hold for the precisions after it, too
         with backends_as_found():
             model = self.make_model()
+        if settings.init_from:
+            begin_with(model, Path(settings.data_dir) / settings.init_from)
         if not model.training:
             model.train()  # as from_pretrained() returns none
         if getattr(settings, "channels_last", False):
@@ -432,6 +446,8 @@ class Experiment:
                 "of the others"
             )
             leave_unexplained(record, why)
+        elif asked_for(precision) == set():
+            leave_unexplained(record, NOT_ASKED)
         elif len(self.parameters.precisions) * len(planned_ways()) > 1:
             leave_unexplained(record, NOT_YET_EXPLAINED if self.device.type == "cuda" else "no GPU")
         else:
@@ -565,15 +581,53 @@ class Experiment:
         return number_of("what evaluate returned", metric)
 
     def try_out(self, record: RunRecord, trainer: Trainer, size: int) -> None:
-        """Call after_training with the trained model, then note its metric on the test set if
-        there is one.
+        """Save the trained model where that is asked for, call after_training with it, and note
+        its metric on the test set if there is one.
         """
+        if beginning := self.parameters.save_to:
+            file = Path(self.parameters.data_dir) / f"{beginning}-{trainer.precision}.pt"
+            torch.save(trainer.network.state_dict(), file)
         if self.after_training is not None:
             with evaluating(trainer) as model:
                 self.after_training(model, trainer.precision)
         batches = self.data.test_batches
         if self.evaluate is not None and batches(torch.float32, size) is not None:
             record.test_metric = self.measure(record, trainer, batches, size)
+
+
+def begin_with(model: torch.nn.Module, file: Path) -> None:
+    """Give a model the weights of a file. Raise UserError where they are another model's."""
+    try:
+        found = model.load_state_dict(torch.load(file, "cpu", weights_only=True), strict=False)
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise UserError(f"init_from {file} cannot be used: {error_line(error)}") from None
+    # where batch normalisation does not count its batches, it keeps no count
+    missing = [name for name in found.missing_keys if not name.endswith("num_batches_tracked")]
+    if wrong := [*missing, *found.unexpected_keys]:
+        raise UserError(f"init_from {file} holds another model's weights, as {wrong[0]} shows.")
+
+
+def asked_for(precision: str) -> set[str] | None:
+    """Return which parts of an explanation a study asks for where a precision has them; None:
+    all.
+    """
+    names = (given_study() or {}).get("show", {}).get("explained")
+    if names is None:
+        return None
+    mode = PRECISIONS[precision]
+    has_none = mode["weights"] == torch.float32 or mode["masters"]
+    return {*names} - ({"update"} if has_none else set())
+
+
+def those_asked_for(record: RunRecord, stages: list[tuple]) -> list[tuple]:
+    """Return the stages (part, function) that a study asks for, and note that of the others."""
+    asked = asked_for(record.precision)
+    if asked is None:
+        return stages
+    leave_unexplained(record, NOT_ASKED)
+    for what in asked:
+        setattr(record, f"{what}_reason", None)
+    return [one for one in stages if one[0] in asked]
 
 
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:
@@ -616,7 +670,7 @@ def explain(
     if not (given_study() or {}).get("show", {}).get("inference"):
         del stages[0]
         record.inference_reason = NOT_ABOUT_INFERENCE
-    for what, measure in stages:
+    for what, measure in those_asked_for(record, stages):
         try:
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):

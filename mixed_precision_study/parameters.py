@@ -49,6 +49,7 @@ OfATraining = Literal[
     "cudnn_benchmark",
     "scaler",
     "rounding",
+    "moments",
     "loss_scale",
     "keep_batchnorm_fp32",
     "fused",
@@ -144,8 +145,14 @@ class Common(Parameters):
     """cuDNN times its algorithms at each new shape; PyTorch does not by default"""
     scaler: Literal["pytorch", "device"] = "pytorch"
     """or "device": no step waits to read about overflows"""
-    rounding: Literal["nearest", "stochastic"] = "nearest"
-    """with "stochastic", small updates of bf16_true are kept"""
+    rounding: Literal["nearest", "stochastic", "kahan", "fp32_copy"] = "nearest"
+    """of bf16_true; all but "nearest" keep small updates"""
+    moments: Literal["as_weights", "fp32", "bf16", "8bit"] = "as_weights"
+    """type of the optimizer's state; "8bit" needs torchao"""
+    init_from: Text = ""
+    """file of weights in data_dir to begin with, as save_to writes it"""
+    save_to: Text = ""
+    """beginning of a file name in data_dir for the trained weights; "" writes none"""
     repeat: Whole = 0
     """number of this repetition, which run_all.py sets; only the first one explains"""
 

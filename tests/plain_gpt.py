@@ -32,14 +32,14 @@ class PlainGpt(torch.nn.Module):
         return functional.linear(functional.layer_norm(x, x.shape[-1:], norm), words)
 
 
-def plain_losses(model, batches, precision, lr):
+def plain_losses(model, batches, precision, lr, make_optimizer=torch.optim.AdamW):
     """Train on batches (tokens, next tokens), and return the loss of each step."""
     device = batches[0][0].device.type
     groups = [
         {"params": [one for one in model.parameters() if one.dim() == 2], "weight_decay": 0.1},
         {"params": [one for one in model.parameters() if one.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr, betas=(0.9, 0.95), fused=device == "cuda")
+    optimizer = make_optimizer(groups, lr, betas=(0.9, 0.95), fused=device == "cuda")
     dtype, losses, rising = AUTOCAST.get(precision), [], max(1, len(batches) // 20)
     scaler = torch.amp.GradScaler(device, enabled=precision == "amp_fp16")
     for step, (tokens, next_tokens) in enumerate(batches):

@@ -20,6 +20,7 @@ from torch import nn
 from mixed_precision_study import experiment
 from mixed_precision_study.experiment import (
     NOT_ABOUT_INFERENCE,
+    NOT_ASKED,
     Experiment,
     Gpu,
     Metric,
@@ -395,6 +396,22 @@ def test_the_first_repetition_alone_is_explained_at_the_end(repeat, monkeypatch)
 
 
 EXPLANATION = {name for name, place in records.PLACES.items() if place[-1] in records.EXPLAINING}
+
+
+@pytest.mark.parametrize("asked, precision", [(["update"], "bf16_true"), (["update"], "fp32")])
+def test_a_study_may_ask_for_one_explanation_alone(asked, precision, monkeypatch):
+    ran, record = [], make_record(precision)
+    monkeypatch.setenv(STUDY_ENV, json.dumps({"show": {"explained": asked}}))
+    for name in PARTS:
+        monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_, name=name: ran.append(name))
+    explain(record, SimpleNamespace(device=GPU, captured=None), lambda: iter("abc"))
+    has_update = precision == "bf16_true"
+    assert ran == (["read_lost_updates"] if has_update else [])
+    assert record.profile_reason == record.ledger_reason == NOT_ASKED
+    assert record.update_reason is record.gradient_reason is None
+    done = []
+    monkeypatch.setattr(Experiment, "explain_afterwards", lambda *_: done.append(1))
+    assert make_experiment().run()[0].profile_reason == NOT_ASKED and not done
 
 
 def test_an_explanation_leaves_what_was_measured(monkeypatch):

@@ -1,6 +1,7 @@
 """transformer.ipynb: its GPT trains as a plain loop does, its data, and what its parameters do."""
 
 import itertools
+import json
 import math
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import torch
 from conftest import experiment_of, refuses, run_cells, settings_of
 from plain_gpt import PlainGpt, plain_losses
 
+from mixed_precision_study.parameters import PLANNED_ENV
 from mixed_precision_study.tasks import byte_text
 from mixed_precision_study.train.precision import set_fp32_precision
 
@@ -131,12 +133,29 @@ def test_attention_takes_the_type_that_is_asked_for(monkeypatch):
 
 
 def test_trained_weights_begin_another_training(tmp_path):
-    given = {**SMALL, "precisions": ["fp32"], "lr": 0.01, "save_to": str(tmp_path / "weights")}
-    (first,) = run_cells("transformer", "run", **given)["records"]
-    file = str(tmp_path / "weights-fp32.pt")
-    (second,) = run_cells("transformer", "run", **{**given, "init_from": file})["records"]
+    given = SMALL | {"precisions": ["fp32"], "lr": 0.01, "data_dir": str(tmp_path)}
+    (first,) = run_cells("transformer", "run", **given, save_to="weights")["records"]
+    given |= {"init_from": "weights-fp32.pt"}
+    (second,) = run_cells("transformer", "run", **given)["records"]
     assert second.train_loss[0] < first.train_loss[0] - 0.3
     assert first.identity is None and len(second.identity["weights"]) == 12
+    for wrong, says in (({"layers": 1}, "another model"), ({"init_from": "b.pt"}, r"b\.pt")):
+        with refuses(says):
+            run_cells("transformer", "run", **given | wrong)
+
+
+def test_seeds_of_one_process_train_as_alone(monkeypatch):
+    given = SMALL | {"precisions": ["fp32"], "max_steps": 3}
+    alone = [run_cells("transformer", "run", **given, seed=seed)["records"][0] for seed in (1, 2)]
+    assert alone[0].train_loss != alone[1].train_loss
+    settings = vars(settings_of("transformer", given | {"seed": 1}))
+    ways = [{"seed": 1}, {"seed": 2}]
+    plan = {"parameters": settings, "given": [*settings], "ways": ways}
+    monkeypatch.setenv(PLANNED_ENV, json.dumps(plan))
+    together = run_cells("transformer", "run", **given, seed=1)["records"]
+    assert [one.settings["seed"] for one in together] == [1, 2]
+    assert [one.train_loss for one in together] == [one.train_loss for one in alone]
+    assert len({one.run_id for one in together}) == 2
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ def read_attention(seen: Diagnosis, events: list) -> None:
     """Note the first call of attention that ran in a slow kernel because of how it is called, with
     PyTorch's reasons. Attention in fp32 counts only where the loop computes in 16 bits, too.
     """
-    slow = [event for event in events if event.name() in SLOW]
-    if not slow or not any("16" in dtype for _, dtype in seen.flops):
+    event = next((one for one in events if one.name() in SLOW), None)
+    if event is None or not any("16" in dtype for _, dtype in seen.flops):
         return
-    shapes, kind = slow[0].shapes(), getattr(torch, dtype_of(slow[0]))
+    shapes, kind = event.shapes(), getattr(torch, dtype_of(event))
     with FakeTensorMode():  # PyTorch chooses by types and shapes alone
         inputs = [torch.empty(one, dtype=kind, device=seen.device) for one in shapes[:4] if one]
     reasons = refusals_of(*inputs)
     # groups of heads have rules of their own
     if shapes[0][:-2] == shapes[1][:-2] and reasons.keys() >= {"flash", "cudnn"}:
-        seen.found["slow attention"] = {"kernel": SLOW[slow[0].name()], **reasons}
+        seen.found["slow attention"] = {"kernel": SLOW[event.name()], **reasons}

@@ -47,6 +47,31 @@ def fault_of(path: tuple, divisor: float, known: list) -> str:
     return "another scale" if is_known else ""
 
 
+def intended(optimizer: Any, group: dict, weight: Any, before: torch.Tensor) -> Any:
+    """Return the update of the `before` numbers of a weight by Adam, AdamW or SGD, read from what
+    the step has left in their state; None where it does not tell.
+    """
+    if any(group.get(name) for name in ("maximize", "amsgrad", "nesterov")):
+        return None
+    state = {
+        name: sample(value).float()
+        for name, value in optimizer.state.get(weight, {}).items()
+        if torch.is_tensor(value)
+    }
+    decay = group["weight_decay"] * before
+    if isinstance(optimizer, torch.optim.SGD):
+        move = state.get("momentum_buffer", sample(weight.grad).float() + decay)
+    elif isinstance(optimizer, torch.optim.Adam) and "step" in state:
+        first, second = (1 - beta ** float(state["step"]) for beta in group["betas"])
+        sizes = (state["exp_avg_sq"] / second).sqrt() + group["eps"]
+        move = state["exp_avg"] / first / sizes
+        if group.get("decoupled_weight_decay"):
+            move = move + decay
+    else:
+        return None
+    return -float(group["lr"]) * move
+
+
 class Ledger:
     """Notes what happens to the gradients of an optimizer, and of those that wrap it, and its
     steps."""
@@ -74,6 +99,8 @@ class Ledger:
         self.figures: dict = {}  # of each fault
         self.scalers: set = set()
         self.kept: list = []  # (16-bit weight, its numbers, where it has a gradient)
+        self.before: list = []  # (16-bit weight, its numbers) of the step under way
+        self.arrived = self.whole = 0.0  # of updates of 16-bit weights, and all of them, squared
         self._forget()
 
     def plain_weights(self) -> list:
@@ -166,8 +193,10 @@ class Ledger:
 
         Numbers of 16-bit weights are kept, to see later whether they move; a rate of 0 moves none.
         """
+        half = [weight for weight in self.plain_weights() if weight.dtype in HALF]
+        if half and self.is_own and not getattr(optimizer, "found_inf", None):
+            self.before = [(one, sample(one).float()) for one in half]
         if not self.kept and all(one.get("lr", 1) for one in optimizer.param_groups):
-            half = [weight for weight in self.plain_weights() if weight.dtype in HALF]
             # a number that is 0 takes any update, unless a mask puts it back
             self.kept = [(one, sample(one), sample(one * one.grad) != 0) for one in half]
             self.kept_at = self.steps
@@ -199,10 +228,21 @@ class Ledger:
         backwards: all calls of backward().
         """
         self.steps += 1
+        self._read_updates(optimizer)
         self.cached += caches and self.weight.dtype == torch.float32
         use = id(self.weight.grad), id(optimizer), backwards
         self.doubled += self.weight.grad is not None and use == self.used
         self.used = use
+
+    def _read_updates(self, optimizer):
+        """Add up how much of its update each 16-bit weight has taken in this step."""
+        groups = {one: group for group in optimizer.param_groups for one in group["params"]}
+        for weight, before in self.before:
+            update = intended(optimizer, groups[weight], weight, before)
+            if update is not None:
+                self.arrived += float((update * (sample(weight).float() - before)).sum())
+                self.whole += float(update.square().sum())
+        self.before = []
 
     def end_due(self, scaler: Any, taken: bool) -> None:
         """Note that a step was due with a scaler, and whether it was taken."""

@@ -57,8 +57,8 @@ SENTENCES = {
     "lost updates": (
         "Weights are kept in 16 bits alone, and {share:.0%} of the numbers looked at never "
         "moved, because small updates are rounded away. "
-        "Keep the weights in fp32 and use autocast, or round stochastically, "
-        "or keep what is rounded away, as Kahan does."
+        "Keep the weights in fp32 and use autocast, or keep an fp32 copy in the optimizer, "
+        "or round stochastically, or keep what is rounded away, as Kahan does."
     ),
     "sums in 16 bits": (
         "The gradients of {count} micro-batches are added up in 16 bits, which rounds each sum. "
@@ -146,6 +146,10 @@ FACTS = {  # a sentence for each figure that is known
     "steps": "Of the loop, {first} steps were passed over and the next {steps} looked at.",
     "types": "Its products and convolutions ran {types}.",
     "narrow_state": "An optimizer keeps its state in 16 bits, as its weights.",
+    "kept": (
+        "Rounding to 16 bits keeps {kept_share:.0%} of an update. Weights in fp32 under autocast, "
+        "an fp32 copy, stochastic rounding and Kahan's sums keep all of it."
+    ),
     "step_ms": "A step takes {step_ms:,.4g} ms, which is the median of {timed}.",
     "kernels": "The GPU is busy {kernels[gpu_busy_fraction]:.0%} of it.",
     "data_wait_fraction": "The loop waits for its DataLoader {data_wait_fraction:.0%} of the time.",
@@ -180,6 +184,8 @@ class Diagnosis:
     scales: list = field(default_factory=list)
     # what backward() was called on, without the loss scale
     losses: list = field(default_factory=list)
+    # of an optimizer's updates of 16-bit weights: reached them; None where there are none
+    kept_share: float | None = None
     narrow_state: bool = False  # an optimizer keeps numbers in 16 bits
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
@@ -279,5 +285,6 @@ def facts(seen: Diagnosis) -> Iterator[str]:
     types = [] if seen.uncounted else shares
     figures = vars(seen) | {
         "types": ", ".join(f"{share:.0%} in {dtype}" for share, dtype in types),
+        "kept": seen.kept_share is not None,
     }
     yield from (sentence.format(**figures) for name, sentence in FACTS.items() if figures[name])

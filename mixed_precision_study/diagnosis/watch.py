@@ -398,6 +398,9 @@ class Watch:
         for ledger in self.ledgers.values():
             seen.found.update(ledger.mistakes())
             seen.narrow_state |= ledger.has_narrow_state()
+        if whole := sum(ledger.whole for ledger in self.ledgers.values()):
+            arrived = sum(ledger.arrived for ledger in self.ledgers.values())
+            seen.kept_share = min(1.0, max(0.0, arrived / whole))
         self._note_unseen()
         self.scales = {}
         if seen.device == "cuda" and torch.cuda.get_device_capability() >= (8, 0):

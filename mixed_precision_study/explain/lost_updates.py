@@ -21,7 +21,7 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
         groups.append({**group, "params": [copies[weight] for weight in group["params"]]})
     if isinstance(optimizer, DeviceOptimizer):
         copy = object.__new__(type(optimizer))
-        copy.__dict__.update(vars(optimizer), param_groups=groups, stochastic=False)
+        copy.__dict__.update(vars(optimizer), param_groups=groups, rounding="nearest")
         if isinstance(copy, DeviceAdamW):
             copy.steps = copy.steps.clone()
     else:
@@ -30,6 +30,8 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
         mapped, convert=lambda leaf, _: leaf.float().clone() if torch.is_tensor(leaf) else leaf
     )
     copy.state = {copies[weight]: in_fp32(state) for weight, state in optimizer.state.items()}
+    for state in copy.state.values():
+        state.pop("remainder", None)  # of earlier updates
     return copy
 
 

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from ..train.step import Trainer
 
 
-def bytes_of(tensors: Iterable[torch.Tensor | None]) -> int:
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+def bytes_of(tensors: Iterable[Any]) -> int:
+    """Return the bytes of tensors; one in 8 bits of torchao takes what it is made of."""
+    total = 0
+    for tensor in tensors:
+        if hasattr(tensor, "__tensor_flatten__"):
+            total += bytes_of(getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
+        elif tensor is not None:
+            total += tensor.nbytes
+    return total
 
 
 @dataclass

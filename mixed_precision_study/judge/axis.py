@@ -1,12 +1,14 @@
 """An axis: which settings tell arms apart, and which arm is compared with which."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..store.record import comparison_key
 
 PRECISION = "precision"  # the setting that stands beside the others in a record
+MAY_DIFFER = re.compile("identity (?!weights)")  # between the arms of other settings
 SIMPLER = {  # {precision: those that have one thing less}
     "tf32": ("fp32",),
     "amp_fp16": ("tf32",),
@@ -39,11 +41,11 @@ class Axis(NamedTuple):
         """Return what must be equal before two arms are compared, as (name, JSON) pairs.
 
         Other settings make another model, optimizer or batches of one's own, so there the
-        hashes of these may differ.
+        hashes of these may differ, but not those of the weights that a training begins with.
         """
         key = dict(comparison_key(record)) | {PRECISION: json.dumps(record["precision"])}
         if self.settings != (PRECISION,):
-            key = {name: value for name, value in key.items() if not name.startswith("identity ")}
+            key = {name: key[name] for name in key if not MAY_DIFFER.match(name)}
         return tuple(item for item in key.items() if item[0] not in self.settings)
 
     def pairs(self, arms: list[str]) -> list[tuple[str, str]]:

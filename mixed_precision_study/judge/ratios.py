@@ -193,11 +193,14 @@ def interaction(base: list[dict], first: list[dict], second: list[dict], both: l
     where it does not matter, with interval_of() it; {} where no repetition has all four arms.
     """
     alone, beside = (
-        {pairing_of(pair[0]): total_ratio(*pair) for pair in paired_runs(*sides)}
+        {
+            pairing_of(own): logarithm_of(ratio)
+            for own, other in paired_runs(*sides)
+            if (ratio := total_ratio(own, other))
+        }
         for sides in ((second, base), (both, first))
     )
-    known = (key for key in alone if alone[key] and beside.get(key))
-    apart = [logarithm_of(beside[key] / alone[key]) for key in known]
+    apart = [beside[key] - alone[key] for key in alone if key in beside]
     return {"ratio": exponential(fmean(apart)), **interval_of(apart)} if apart else {}
 
 

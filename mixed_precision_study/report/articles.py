@@ -49,7 +49,10 @@ def articles_section(tables: Tables) -> Section:
         counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()
     ]
     articles["theirs"] = [theirs_of(row) for row in articles.itertuples()]
-    matched = articles[articles.ours.map(bool)]
+    found = articles.ours.map(bool)
+    articles["differs"] = articles.differs.where(found)
+    articles["reason"] = articles.untestable.fillna(NO_RUN).mask(found)
+    matched = articles[found]
     if matched.empty:
         return section
     section.parts.append(File("articles.csv", csv_of(claims(articles))))
@@ -142,8 +145,8 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
             "ours": ours.get("change"),
             **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
             "n": ours.get("processes") or ours.get("runs"),
-            "differs": row.differs if row.ours else None,
-            "reason": row.untestable if row.ours or pd.notna(row.untestable) else NO_RUN,
+            "differs": row.differs,
+            "reason": row.reason,
         }
         rows.append(line)
     return pd.DataFrame(rows).round(4)
@@ -216,9 +219,7 @@ def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
     wanted = {"device_type": "cuda"}
     if row.quantity != "out of memory":
         wanted["memory_limit_gib"] = "0"
-    if row.quantity == "largest batch":
-        wanted["batch_size"] = "max"
-    elif row.batch > 0:
+    if row.batch > 0:
         wanted["batch_size"] = f"{row.batch:g}"
     if "batch_size" in str(row.settings_baseline):
         wanted["max_steps"] = "0"  # epochs of other batches are compared whole

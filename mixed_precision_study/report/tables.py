@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
@@ -87,6 +87,11 @@ TABLE_COLUMNS = {  # of the tables, also where they have no row
 }
 
 
+def empty(name: str) -> pd.DataFrame:
+    """Return one of the tables without a row."""
+    return pd.DataFrame(columns=TABLE_COLUMNS[name])
+
+
 @dataclass
 class Tables:
     """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their
@@ -111,15 +116,9 @@ class Tables:
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     axis: Axis = PRECISIONS  # what it compares
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    comparisons: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["comparisons"])
-    )
-    ratios: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
-    )
-    quality: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["quality"])
-    )
+    comparisons: pd.DataFrame = field(default_factory=partial(empty, "comparisons"))
+    ratios: pd.DataFrame = field(default_factory=partial(empty, "ratios"))
+    quality: pd.DataFrame = field(default_factory=partial(empty, "quality"))
     # (path, reason) of records that are not used
     left_out: list[tuple[str, str]] = field(default_factory=list)
     # records of other code than the newest of their notebook
@@ -412,12 +411,12 @@ def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -
 
 
 def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
-    """Return the base runs lent to stochastic rounding, which concerns bf16_true alone."""
+    """Return the base runs lent to other rounding, which concerns bf16_true alone."""
     by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []
     for number, runs in enumerate(groups):
         key = dict(axis.rest_of(runs[0]))
-        if key.get("rounding") == '"stochastic"':
+        if key.get("rounding") not in (None, '"nearest"'):
             nearest = by_key.get(tuple((key | {"rounding": '"nearest"'}).items()), [])
             wanted = set(axis.bases) - grouped(runs, axis.arm_of).keys()
             lent += [(one, number) for one in nearest if axis.arm_of(one) in wanted]
@@ -549,7 +548,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
             }
             rows.append(row | found | {"test": id(found)})
     if not rows:
-        return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
+        return empty("ratios")
     table = pd.DataFrame(rows)
     tests = table.drop_duplicates("test").set_index("test").p
     table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ..judge.bottleneck import AMPERE, VOLTA
 from ..judge.conditions import why_made_up
 from ..judge.finding import Finding
+from ..judge.verdict import FEWEST_HOSTS_FOR_SIDE, chance_of_one_side
 from ..parameters import printable
 from ..store.record import data_asked_for
 
@@ -55,11 +56,6 @@ def span(numbers: Collection[float], form: str = "{}") -> str:
     return " to ".join(
         dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers)))
     )
-
-
-def times(ratio: float) -> str:
-    """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
-    return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
 
 
 # key of a precision: (short name, full name), in the order of every table and chart
@@ -151,6 +147,21 @@ def in_way(way: str) -> str:
     return "in eager mode" if way == "eager" else f"as a {way}" if "graph" in way else way
 
 
+NAMED_SETTINGS = {  # a parameter with its value
+    "max_steps 0": "whole epochs",
+    "cudnn_benchmark True": "cuDNN search",
+    "cudnn_benchmark False": "no search",
+    "scaler device": "loss scaler on the GPU",
+    "scaler pytorch": "usual loss scaler",
+    "rounding nearest": "nearest rounding",
+    "rounding stochastic": "stochastic rounding",
+    "rounding kahan": "Kahan sums",
+    "rounding fp32_copy": "fp32 copy",
+    "moments as_weights": "moments as weights",
+    "moments 8bit": "8-bit moments",
+}
+
+
 def setting_name(name: str, value: object) -> str:
     """Return a parameter with its value as a short label."""
     if name == "data_fingerprint":
@@ -165,18 +176,12 @@ def setting_name(name: str, value: object) -> str:
         return way_name(str(value))
     if name == "memory_limit_gib":
         return f"at most {value:g} GiB" if value else "whole card"
-    if name == "max_steps" and value == 0:
-        return "whole epochs"
-    if name == "cudnn_benchmark":
-        return "cuDNN search" if value else "no search"
+    if found := NAMED_SETTINGS.get(f"{name} {value}"):
+        return found
     if isinstance(value, bool):
         named = {"keep_batchnorm_fp32": "fp32 BatchNorm", "fused": "fused optimizer"}
         name = named.get(name, name)
         return name if value else f"without {name}"
-    if name == "scaler":
-        return "loss scaler on the GPU" if value == "device" else "usual loss scaler"
-    if name == "rounding":
-        return f"{value} rounding"
     if name == "optimizer":
         return str(value)
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
@@ -344,6 +349,26 @@ def tried(remedies: list[str]) -> str:
 def outcome_words(outcome: str) -> str:
     """Return an outcome, or why there is none, in words."""
     return OUTCOMES.get(outcome, outcome)
+
+
+def said_of_side(hosts: int) -> str:
+    """Return how often a range of so many machines leaves out 1 by chance, and what follows."""
+    share = f"{100 * chance_of_one_side(hosts):.3g}% of equal pairs"
+    return (
+        f"By chance {hosts} machines agree on a side of 1 in {share}, so ~ goes only from "
+        f"{FEWEST_HOSTS_FOR_SIDE} on."
+    )
+
+
+def said_of_commits(records: Sequence[dict]) -> str:
+    """Return in one sentence how many runs are of no clean commit that is known, or nothing."""
+    commits = [str(record["commit"]) for record in records]
+    counts = {
+        "of a commit with local changes": sum(commit.endswith("-dirty") for commit in commits),
+        "of a commit that is not known": commits.count("None"),
+    }
+    told = [f"{number} {words}" for words, number in counts.items() if number]
+    return f"Of {len(commits)} runs {' and '.join(told)}." if told else ""
 
 
 def said_of_made_up(records: Sequence[dict]) -> str:

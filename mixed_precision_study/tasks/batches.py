@@ -128,6 +128,7 @@ class TrainingData:
     sample_unit: str = "samples"  # what a sample is called, in the plural
     train_samples: int | None = None
     eval_samples: int | None = None
+    seed: int = 0  # of the order of batches, which an Experiment sets for each training
     samples_per_item: int = 1  # in one item of a batch, for example the words in a column of text
     largest_batch: int = 2**20  # the largest size that makes sense, for batch_size="max"
     # Whether to make each batch on another stream while the step before it runs, as pays for

@@ -28,6 +28,7 @@ from .images import ImageData, decode_all, decoded, images_in, is_usual, say_cop
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "made-up data"}
+TITLES |= {"cifar100-a": "50 classes of CIFAR-100", "cifar100-b": "the other 50 of CIFAR-100"}
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
@@ -35,10 +36,11 @@ CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come 
 
 def load(settings: Any, device: torch.device) -> "Cifar":
     """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is
-    not available.
+    not available. cifar100-a has the first half of the classes, and cifar100-b the other half.
     """
     place, side = Path(settings.data_dir), settings.image_size
-    name = "cifar10" if settings.dataset == "auto" else settings.dataset
+    name, _, half = settings.dataset.partition("-")
+    name = "cifar10" if name == "auto" else name
     if name == "folder":
         bare = "".join(filter(str.isalnum, place.name.lower()))
         # runs on other images must never be compared with them
@@ -55,6 +57,8 @@ def load(settings: Any, device: torch.device) -> "Cifar":
         advice = f"put it into {place / name}/train/<class>/ and {place / name}/test/<class>/"
         find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
         images = found_or_made_up(settings.dataset, name, find, make_up, advice)
+    if half:
+        images = half_of(half, *images)
     return announced(Cifar(settings, device, *images))
 
 
@@ -139,6 +143,18 @@ class Cifar(ImageData):
     def show(self) -> Image.Image:
         """Describe a batch and return its first ten images as one picture, small ones enlarged."""
         return ImageOps.scale(self.picture(10), max(1, 64 // self.side), Image.Resampling.NEAREST)
+
+
+def half_of(half: str, images: tuple, source: str, used: str) -> tuple:
+    """Return what Cifar takes, of the first half "a" of the classes or the other half."""
+    *parts, classes = images
+    count = len(classes) // 2
+    first = 0 if half == "a" else count
+    chosen = []
+    for pixels, labels in parts:
+        own = (labels >= first) & (labels < first + count)
+        chosen.append((pixels[own], labels[own] - first))
+    return (*chosen, classes[first : first + count]), source, f"{used}-{half}"
 
 
 def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:

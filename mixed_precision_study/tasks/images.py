@@ -28,6 +28,7 @@ MODELS = (  # pattern of a model's name in timm and what people call it
     (r"dpn(\w+)", r"DPN-\1"),
     (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
 )
+SMALL, SMALL_PATCH = 32, 4  # pixels of an image, and of the patches that a ViT cuts it into
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # an EPS would start Ghostscript
 # PIL refuses twice as many; a pixel takes up to 16 bytes while it is decoded, so 1 GiB a process.
@@ -35,8 +36,10 @@ Image.MAX_IMAGE_PIXELS = 2**25
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
-def title_of(model: str) -> str:
-    """Return the name for people of a model of timm."""
+def title_of(model: str, image_size: int = 0) -> str:
+    """Return the name for people of a model of timm for images of this size."""
+    if image_size == SMALL:
+        model = re.sub(r"^(vit_\w+_patch)\d+", rf"\g<1>{SMALL_PATCH}", model)
     for pattern, name in MODELS:
         if re.fullmatch(pattern, model):
             return re.sub(pattern, name, model)  # type: ignore[arg-type]  # a text, or a function
@@ -47,18 +50,21 @@ def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> 
     """Return a model of timm with new weights, for images of this size: pixels, or (height, width).
 
     For 32 pixels ResNet-18 to 152 and DPNs begin with a 3 x 3 convolution of stride 1 and without
-    pooling, because ImageNet's first layers would shrink such an image to 8 x 8.
+    pooling, because ImageNet's first layers would shrink such an image to 8 x 8. ViTs have patches
+    of 4 x 4 then, because of larger ones an image would have a few alone.
     """
     import timm  # takes seconds, and data need none of it
 
+    if image_size == SMALL and name.startswith("vit_"):
+        options["patch_size"] = SMALL_PATCH
     try:
         network = timm.create_model(name, img_size=image_size, **options)
     except TypeError:  # convolutional networks take any size
         network = timm.create_model(name, **options)
-    if image_size == 32 and re.fullmatch("resnet(18|34|50|101|152)", name):
+    if image_size == SMALL and re.fullmatch("resnet(18|34|50|101|152)", name):
         network.conv1 = small_stem(64)
         network.maxpool = torch.nn.Identity()
-    elif image_size == 32 and isinstance(network, timm.models.dpn.DPN):
+    elif image_size == SMALL and isinstance(network, timm.models.dpn.DPN):
         first = network.features.conv1_1
         first.conv = small_stem(first.conv.out_channels)
         network.features.conv1_pool = torch.nn.Identity()

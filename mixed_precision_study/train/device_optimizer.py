@@ -1,5 +1,5 @@
-"""Optimizers whose step never asks the host anything: for CUDA graphs, scaler="device" and
-stochastic rounding.
+"""Optimizers whose step never asks the host anything: for CUDA graphs, scaler="device", and weights
+or moments that are rounded in another way than PyTorch does.
 """
 
 import itertools
@@ -9,12 +9,17 @@ import torch
 
 from ..parameters import Unsupported
 
+MOMENTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# What a weight and its remainder give together: twice the digits of bf16, as Kahan's sums do, or
+# exactly the fp32 copy whose first half the weight is.
+REMAINDERS = {"kahan": torch.bfloat16, "fp32_copy": torch.float32}
+
 
 def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return a dense tensor, or its copy with its elements in the memory order of `like`."""
     for stride, wanted, size in zip(tensor.stride(), like.stride(), like.shape, strict=True):
         if stride != wanted and size > 1:
-            return torch.empty_like(like).copy_(tensor)
+            return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
     return tensor
 
 
@@ -26,8 +31,9 @@ class DeviceOptimizer:
     groups: of torch's optimizer. Its frozen weights keep nothing, because they get no gradient.
     lacking: settings of torch's that must be off. buffers: what is kept for each weight, but not
         without momentum.
-    stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see
-        rounded_at_random.
+    rounding: of 16-bit weights: to "nearest"; "stochastic", at random and the buffers too, see
+        rounded_at_random; or one of REMAINDERS, which keeps what rounding takes for the next step.
+    moments: the type of the buffers; None: that of their weight.
 
     Raises Unsupported where one of the lacking settings is on.
     """
@@ -38,12 +44,14 @@ class DeviceOptimizer:
     # each buffer
     update: Any
 
-    def __init__(self, groups: list[dict], stochastic: bool):
+    def __init__(
+        self, groups: list[dict], rounding: str = "nearest", moments: torch.dtype | None = None
+    ):
         if any(group[name] for group in groups for name in self.lacking):
             raise Unsupported(
                 f"on the device an optimizer has neither {' nor '.join(self.lacking)}"
             )
-        self.stochastic = stochastic
+        self.rounding, self.moments = rounding, moments
         self.weights = list(itertools.chain(*(group["params"] for group in groups)))
         self.param_groups = []
         self.state: dict[torch.Tensor, dict] = {}
@@ -53,7 +61,14 @@ class DeviceOptimizer:
             names = self.buffers if group.get("momentum", True) else ()
             for weight in group["params"]:
                 if weight.requires_grad:
-                    self.state[weight] = {name: torch.zeros_like(weight) for name in names}
+                    self.state[weight] = self.zeros_for(weight, names)
+
+    def zeros_for(self, weight: torch.Tensor, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        """Return the buffers of a weight."""
+        types = dict.fromkeys(names, self.moments)
+        if self.rounding in REMAINDERS and weight.dtype != torch.float32:
+            types["remainder"] = REMAINDERS[self.rounding]
+        return {name: torch.zeros_like(weight, dtype=dtype) for name, dtype in types.items()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. keep_masters() replaces this method if the weights are master
@@ -81,12 +96,17 @@ class DeviceOptimizer:
             for weight in group["params"]:
                 if weight.grad is not None:
                     by_dtype.setdefault(weight.dtype, []).append(self.flat(weight))
-            for dtype, rows in by_dtype.items():
+            for rows in by_dtype.values():
                 columns = [list(column) for column in zip(*rows, strict=True)]
-                if dtype != torch.float32 and (self.stochastic or group["lr"].device.type == "cpu"):
-                    self.update_in_fp32(group, columns, found_inf)
-                else:
-                    self.update(group, columns, found_inf)
+                update = self.update if self.is_usual(columns) else self.update_in_fp32
+                update(group, columns, found_inf)
+
+    def is_usual(self, columns: list[list]) -> bool:
+        """Return whether PyTorch's fused kernel updates these tensors as they are to be."""
+        types = {column[0].dtype for column in columns}
+        on_gpu = columns[0][0].device.type != "cpu"
+        usual = self.rounding == "nearest" and on_gpu and len(types) == 1
+        return usual or types == {torch.float32}
 
     def flat(self, weight: torch.Tensor) -> list[torch.Tensor]:
         """Return flat views of a weight, its gradient and its buffers, all in the weight's order
@@ -99,8 +119,8 @@ class DeviceOptimizer:
         return [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
 
     def update_in_fp32(self, group: dict, columns: list[list], found_inf: Any) -> None:
-        """Update fp32 copies, and round weights and buffers to their type, at random if
-        `stochastic`.
+        """Update fp32 copies, and round weights and buffers to their type. What has fp32 itself is
+        updated in place.
 
         On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements
         there.
@@ -108,12 +128,23 @@ class DeviceOptimizer:
         exact = []
         for column in columns:
             exact.append([tensor.float() for tensor in column])
+        remainders = []
+        if self.rounding in REMAINDERS and columns[0][0].dtype != torch.float32:
+            remainders = columns.pop()
+            torch._foreach_add_(exact[0], exact.pop())
         self.update(group, exact, found_inf)
         for place in (0, *range(2, len(columns))):
-            values = exact[place]
-            if self.stochastic:
-                values = [rounded_at_random(value) for value in values]
-            torch._foreach_copy_(columns[place], values)
+            if exact[place][0] is not columns[place][0]:
+                torch._foreach_copy_(columns[place], self.rounded(exact[place]))
+        if remainders:
+            torch._foreach_sub_(exact[0], columns[0])
+            torch._foreach_copy_(remainders, exact[0])
+
+    def rounded(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return fp32 values as they are to be copied to 16 bits, which rounds to the nearest."""
+        if self.rounding != "stochastic":
+            return values
+        return [rounded_at_random(value) for value in values]
 
 
 class DeviceSGD(DeviceOptimizer):
@@ -146,8 +177,8 @@ class DeviceAdamW(DeviceOptimizer):
     lacking = ("amsgrad", "maximize")
     buffers = ("exp_avg", "exp_avg_sq")
 
-    def __init__(self, groups: list[dict], stochastic: bool):
-        super().__init__(groups, stochastic)
+    def __init__(self, *args: Any):
+        super().__init__(*args)
         self.steps = torch.zeros((), dtype=torch.float32, device=self.weights[0].device)
 
     def reset(self) -> None:
@@ -184,7 +215,9 @@ def rounded_at_random(exact: torch.Tensor) -> torch.Tensor:
 DEVICE_OPTIMIZERS: dict[type, Any] = {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}
 
 
-def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> DeviceOptimizer:
+def on_device(
+    optimizer: torch.optim.Optimizer, rounding: str = "nearest", moments: torch.dtype | None = None
+) -> DeviceOptimizer:
     """Return the device's form of an optimizer that has taken no step yet;
 
     Unsupported if it is no SGD or AdamW.
@@ -195,4 +228,19 @@ def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> Dev
             "a step without waits for the device needs torch.optim.SGD or AdamW; "
             f"this is {type(optimizer).__name__}"
         )
-    return kind(optimizer.param_groups, stochastic)
+    return kind(optimizer.param_groups, rounding, moments)
+
+
+def in_8_bits(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return torchao's AdamW, whose moments have 8 bits, in the place of an AdamW without steps.
+
+    Its step needs torch.compile. Raises Unsupported without torchao, or for another optimizer.
+    """
+    if type(optimizer) is not torch.optim.AdamW:
+        raise Unsupported(f"8-bit moments need AdamW; this is {type(optimizer).__name__}")
+    try:
+        from torchao.optim import AdamW8bit
+    except ImportError as error:
+        raise Unsupported(f"8-bit moments need the package torchao ({error})") from None
+    names = "params", "lr", "betas", "eps", "weight_decay"
+    return AdamW8bit([{name: group[name] for name in names} for group in optimizer.param_groups])

@@ -35,7 +35,7 @@ from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .as_found import AsFound
 from .cuda_graph import CapturedStep
-from .device_optimizer import on_device
+from .device_optimizer import MOMENTS, in_8_bits, on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
 from .precision import (
@@ -148,6 +148,7 @@ class Trainer:
         compile_mode: str = "default",
         scaler: str = "pytorch",
         rounding: str = "nearest",
+        moments: str = "as_weights",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
         data: Any = None,
@@ -171,9 +172,10 @@ class Trainer:
             # Without compile_mode, whose longer search is for training.
             self.model = compiled(self.network, several_shapes=several)
             self.loss_of = compiled(self.compute_loss, compile_mode, several)
-        stochastic = rounding == "stochastic" and precision == "bf16_true"
+        rounding = rounding if precision == "bf16_true" else "nearest"
         # optimizer and loss scale
-        self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic
+        is_ours = rounding != "nearest" or moments in MOMENTS
+        self.on_device = "cuda_graph" in execution or scaler == "device" or is_ours
         self.scaler = make_scaler(precision, loss_scale, device, self.on_device)
         self.steps = 0
         self.updates = 0
@@ -182,11 +184,13 @@ class Trainer:
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         self.optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
         set_mode(self.optimizer, "train")
+        if moments == "8bit":
+            self.optimizer = in_8_bits(self.optimizer)
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         set_up_groups(self.optimizer, dict(zip(self.weights, self.masters, strict=True)))
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
-            self.optimizer = on_device(self.optimizer, stochastic)
+            self.optimizer = on_device(self.optimizer, rounding, MOMENTS.get(moments))
             self.found_inf, self.skipped = self.scaler.found_inf, self.scaler.skipped
         else:
             self._count_updates()
@@ -246,7 +250,10 @@ class Trainer:
         """Set the first group's rate. The others keep their ratio to it."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             ratio = rate / self.rates[0] if self.rates[0] else 1.0
-            group["lr"] = group["lr"].fill_(lr * ratio) if self.on_device else lr * ratio
+            if torch.is_tensor(group["lr"]):
+                group["lr"].fill_(lr * ratio)
+            else:
+                group["lr"] = lr * ratio
 
     def start_again(self) -> None:
         """Forget counts, and on the device momenta. What a graph reads keeps its address."""

@@ -32,7 +32,8 @@ from diagnosis_cases import (
 )
 from torch import nn
 from torch.amp import GradScaler
-from torch.optim import SGD
+from torch.nn import functional
+from torch.optim import SGD, AdamW
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -51,6 +52,7 @@ from mixed_precision_study.diagnosis.notes import remedy_for
 from mixed_precision_study.diagnosis.profile import place_of, read_times
 from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
 from mixed_precision_study.parameters import UserError
+from mixed_precision_study.train.device_optimizer import DeviceAdamW
 from mixed_precision_study.train.precision import set_fp32_precision
 
 ON_GPU = torch.cuda.is_available()
@@ -160,6 +162,65 @@ def bits_of(case, watched):
 def test_the_ledger_changes_no_bit(name):
     pairs = zip(bits_of(SOUND[name], False), bits_of(SOUND[name], True), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
+
+
+class Rounded(AdamW):
+    """AdamW with a step of its own, which rounds at random or keeps the rest, as Kahan does."""
+
+    how = "stochastic"
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        groups = [group | {"params": [*group["params"]]} for group in self.param_groups]
+        self.ours = getattr(self, "ours", None) or DeviceAdamW(groups, self.how)
+        self.ours.step()
+
+
+def kept_share_of(dtype=torch.bfloat16, kind=AdamW, adapter=False, **options):
+    """Return (the report of a loop, the share that a twin in fp32 finds). adapter: the model is
+    frozen, and a layer in fp32 behind it trains.
+    """
+    model, inputs, labels = problem(dtype)
+    head = torch.nn.Linear(8, 8).to(inputs.device)
+    trained = [*(head if adapter else model).requires_grad_(True).parameters()]
+    model.requires_grad_(not adapter)
+    optimizer = kind(trained, **options)
+    copies = [torch.nn.Parameter(weight.detach().float()) for weight in trained]
+    twin, sums = (kind if kind in (AdamW, SGD) else AdamW)(copies, **options), [0.0, 1e-30]
+
+    def step():
+        optimizer.zero_grad()
+        outputs = model(inputs).float()
+        functional.cross_entropy(head(outputs) if adapter else outputs, labels).backward()
+        before = [weight.detach().float() for weight in trained]
+        for copy, old, weight in zip(copies, before, trained, strict=True):
+            copy.data, copy.grad = old.clone(), weight.grad.float()
+        optimizer.step()
+        twin.step()
+        for copy, old, weight in zip(copies, before, trained, strict=True):
+            sums[0] += float(((copy - old) * (weight - old)).sum())
+            sums[1] += float((copy - old).square().sum())
+
+    return report_of(lambda: (step, None), 20), sums[0] / sums[1]
+
+
+LOOPS = {  # and whether they print a share
+    "AdamW": ({"lr": 1e-4, "weight_decay": 0.1}, True),
+    "SGD": ({"kind": SGD, "lr": 1e-3, "momentum": 0.9, "weight_decay": 0.01}, True),
+    "a frozen base": ({"lr": 1e-3, "adapter": True}, False),
+    "stochastic": ({"lr": 1e-4, "kind": Rounded}, False),
+    "Kahan": ({"lr": 1e-4, "kind": type("Kahan", (Rounded,), {"how": "kahan"})}, False),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_the_share_of_an_update_that_arrives_is_told(name):
+    options, prints = LOOPS[name]
+    report, share = kept_share_of(**options)
+    assert (report.kept_share is not None) == ("Kahan's sums" in str(report)) == prints
+    assert not prints or 0.05 < report.kept_share < 0.95
+    assert not prints or report.kept_share == pytest.approx(share, abs=0.08)
+    assert "lost updates" not in rules(report) or prints
 
 
 def test_the_flops_of_the_products_are_known_by_type():

@@ -89,9 +89,9 @@ def test_only_bf16_weights_are_rounded_at_random():
     assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, SGD)
     for kind, ours in ((SGD, DeviceSGD), (AdamW, DeviceAdamW)):
         device = on_device(
-            kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), stochastic=True
+            kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), "stochastic"
         )
-        assert type(device) is ours and device.stochastic
+        assert type(device) is ours and device.rounding == "stochastic"
 
 
 @pytest.mark.slow

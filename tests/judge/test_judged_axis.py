@@ -16,3 +16,5 @@ def test_another_model_of_ones_own_is_an_arm_only_of_other_axes(settings, equal)
     ]
     rests = [Axis(settings).rest_of(run) for run in runs]
     assert (rests[0] == rests[1]) is equal
+    begun = [run | {"identity": {"weights": name}} for run, name in zip(runs, "ab", strict=True)]
+    assert Axis(settings).rest_of(begun[0]) != Axis(settings).rest_of(begun[1])

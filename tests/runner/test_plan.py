@@ -135,6 +135,16 @@ def test_a_training_among_ways_is_what_it_is_alone(tmp_path):
         assert {*run.trainings} < {*together.trainings}
 
 
+def test_a_list_in_a_way_stands_for_a_way_with_each_value(tmp_path):
+    (runs, _) = planned(tmp_path, "weights")
+    assert [len(run.trainings) for run in runs] == [80] * 4
+    ways = [runs[0].parameters | way for way in runs[0].ways]
+    recipes = [(way["moments"], way["rounding"], *way["precisions"]) for way in ways]
+    assert len(ways) == 64 and len({*recipes}) == 8
+    assert [way["seed"] for way in ways[:8]] == [*range(8)]
+    assert recipes.count(("fp32", "stochastic", "bf16_true")) == 8
+
+
 def test_seeds_among_ways_share_a_process_and_one_explains(tmp_path):
     for (run,), seeds in zip(planned(tmp_path, "quality-compiled"), (9, 8), strict=True):
         found = [run.parameters | way for way in run.ways]

@@ -43,6 +43,16 @@ def test_a_folder_tree_is_read(tmp_path):
     assert pixels[4, :, 0, 0].tolist() == [101, 0, 154]
 
 
+def test_halves_share_no_class_and_number_theirs_from_0(tmp_path):
+    make_tree(tmp_path / "cifar100")
+    whole, *halves = (load(tmp_path, name) for name in ("cifar100", "cifar100-a", "cifar100-b"))
+    assert [data.used for data in halves] == ["cifar100-like-a", "cifar100-like-b"]
+    assert [*halves[0].classes, *halves[1].classes] == whole.classes
+    assert torch.equal(torch.cat([data.images for data in halves]), whole.images)
+    assert all(data.labels.unique().tolist() == [*range(50)] for data in halves)
+    assert [data.chance for data in halves] == [0.02, 0.02]
+
+
 def test_a_folder_that_changes_is_read_again(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10"
     make_tree(folder)

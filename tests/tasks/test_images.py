@@ -5,9 +5,17 @@ import pytest
 from conftest import refuses
 from PIL import Image
 
-from mixed_precision_study.tasks.images import decoded
+from mixed_precision_study.tasks.images import decoded, timm_model, title_of
 
 STEPS = np.linspace(0, 1, 64).reshape(8, 8)
+
+
+@pytest.mark.parametrize("size, patch", [(32, 4), (224, 16)])
+def test_a_vit_cuts_small_images_into_small_patches(size, patch):
+    model = timm_model("vit_tiny_patch16_224", size, num_classes=5, depth=1)
+    assert model.patch_embed.patch_size == (patch, patch)
+    assert model.patch_embed.num_patches == (size // patch) ** 2
+    assert title_of("vit_small_patch16_224", size) == f"ViT-Small/{patch}"
 
 
 DEEP = (STEPS * 65535).astype(np.uint16)
