@@ -103,8 +103,7 @@ def usual(text: str) -> str:
 
 Usual = Annotated[str, AfterValidator(usual)]
 Value = bool | int | float | Usual
-List = Annotated[list[Value], Field(min_length=1)]
-Values = Value | List
+Values = Value | Annotated[list[Value], Field(min_length=1)]
 
 
 def labelled(step: dict) -> dict:
@@ -118,7 +117,7 @@ def labelled(step: dict) -> dict:
 SHOWN: dict[str, Any] = {
     "over": Values,
     "with": Values,
-    "explained": List,
+    "explained": list[Value],
     "steps": list[Annotated[dict[Usual, Values], AfterValidator(labelled)]],
     **dict.fromkeys(("quality", "articles", "inference", "execution"), Literal[True]),
 }

@@ -37,7 +37,6 @@ from .tables import (
     training_row,
 )
 from .words import (
-    LIMITS,
     METRICS,
     ORDER,
     SOFTWARE_AND_HOST,
@@ -45,7 +44,6 @@ from .words import (
     in_way,
     listed,
     model_name,
-    outcome_words,
     plain,
     precision_name,
     said,
@@ -441,15 +439,11 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     left out.
     """
     tables = tables_of(records)
-    bars, first = (
-        bars_in(tables),
-        {one["precision"]: one for one in reversed(tables.trainings.record)},
-    )
+    bars = bars_in(tables)
+    sizes = {one["precision"]: one["batch_size_used"] for one in reversed(tables.trainings.record)}
     metric = next((record.metric_name for record in records if record.metric_name), "metric")
     columns = {
-        "batch": pd.Series(
-            {name: one["batch_size_used"] for name, one in first.items()}, dtype=float
-        ).map("{:,.0f}".format),
+        "batch": pd.Series(sizes, dtype=float).map("{:,.0f}".format),
         "seconds per epoch": bars.seconds.map(short),
         f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map(
             "{:.2f}".format
@@ -460,15 +454,6 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     if columns["batch"].nunique() == 1:
         del columns["batch"]
     table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
-    limits = {
-        name: STATUS.get(one["status"], one["status"])
-        if one["status"] != "ok"
-        else LIMITS[find_bottleneck(one)[0].code]
-        for name, one in first.items()
-    }
-    table["what limits it"] = pd.Series(limits).mask(
-        bars.outcome == NOT_TRAINED, outcome_words(NOT_TRAINED)
-    )
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
@@ -526,7 +511,7 @@ def conclusion(tables: Tables) -> str:
     answer = f"{model_name(run)} {way}: {listed(amounts, 'and')} as fast as {precision_name(base)}"
     shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
     if len(shares) == len(gains):
-        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its memory"
+        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its peak memory"
     return f"{answer}."
 
 

@@ -6,7 +6,6 @@ as SVG, stands in the metadata of an output, which notebooks ignore: GitHub woul
 the PNG, and shows it on any ground.
 """
 
-import html
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -52,8 +51,7 @@ class Heading:
         link = self.link or ("" if self.folded else self.title)
         heading = vars(self) | {"name": name, "link": link}
         if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
-            above = f"<p>{html.escape(self.above)}</p>" if self.above else ""
-            page = f"{above}<h1>{html.escape(self.title)}</h1>"
+            page = template("title.html").render(vars(self))
             return {"text/html": page, "text/plain": self.title}, {"report": heading}
         text = f"## {plain(self.title)}"
         return {"text/markdown": text, "text/plain": text}, {"section": heading}

@@ -207,11 +207,11 @@ def number_of(bar: Any) -> str:
 
 
 def memory_words(saved: float) -> str:
-    """Return a share of memory that is saved in words, such as "31% less memory"."""
+    """Return a share of the peak that is saved in words, such as "31% less peak memory"."""
     change = round(100 * saved)
     if not change:
-        return "the same memory"
-    return f"{abs(change)}% {'less' if change > 0 else 'more'} memory"
+        return "the same peak memory"
+    return f"{abs(change)}% {'less' if change > 0 else 'more'} peak memory"
 
 
 def facts(tables: Tables) -> str:

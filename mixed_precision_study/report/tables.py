@@ -429,6 +429,8 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """
     epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
+    measured = record if ok else dict.fromkeys(record)
+    card, busy = measured["device_used_mib"], measured["gpu_busy_fraction"]
     return {
         "run_id": record["run_id"],
         "path": record.get("path", ""),
@@ -444,16 +446,12 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",
         "seconds": statistics.fmean(epochs) if ok else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
-        "gib": peak_gib(record) if ok else None,
-        "card_gib": record["device_used_mib"] / 1024
-        if ok and record["device_used_mib"] is not None
-        else None,
-        "joules": record["joules_per_1000_samples"] if ok else None,
+        "gib": peak_gib(measured),
+        "card_gib": None if card is None else card / 1024,
+        "joules": measured["joules_per_1000_samples"],
         "metric": last_metric(record),
         "loss": (record["train_loss"] or [None])[-1],
-        "idle": 1 - record["gpu_busy_fraction"]
-        if ok and record["gpu_busy_fraction"] is not None
-        else None,
+        "idle": None if busy is None else 1 - busy,
         "step_ms": record["step_ms_median"],
         "disturbed": bool(flags_of(record)),
         "record": record,

@@ -77,7 +77,7 @@ def test_the_table_has_the_numbers_of_the_pictures(of_three):
     assert table["times as fast as TF32"].tolist() == ["", "", "2.00"]
     assert table["memory, GiB"].tolist() == ["1.00", "1.00", "0.50"]
     assert table["accuracy"].tolist() == ["0.9"] * 3
-    assert table["what limits it"]["fp16 AMP"] == "kernel launches"
+    assert "kernel launches" in said_of(of_three)
 
 
 def test_sentences_and_conclusion_have_the_numbers_of_the_table(of_three):
@@ -88,14 +88,14 @@ def test_sentences_and_conclusion_have_the_numbers_of_the_table(of_three):
     assert "fp16 AMP: the GPU is idle 50%" in text
     answer = results.conclusion(results.tables_of(of_three))
     assert " in eager mode: " in answer and "2.00 times as fast as TF32" in answer
-    assert answer.endswith("0.50 of its memory.")
+    assert answer.endswith("0.50 of its peak memory.")
 
 
 def test_what_did_not_train_has_no_ratio():
     records = [run("fp32", 4.0), run("tf32", 2.0), run("amp_fp16", 1.0, metric=[0.3, 0.3])]
     table = results.results_table(records)
     assert not [name for name in table if name.startswith("times")]
-    assert table["what limits it"]["fp16 AMP"] == "did not train"
+    assert "fp16 AMP did not train" in said_of(records)
 
 
 def test_what_failed_has_no_ratio():
@@ -104,7 +104,7 @@ def test_what_failed_has_no_ratio():
     assert results.conclusion(results.tables_of([failure])) == ""
     oom = [run("fp32"), failed("amp_fp16", "oom")]
     table, (length, label) = results.results_table(oom), drawn_of(oom)[0]["amp_fp16"]
-    assert set(table.loc["fp16 AMP"].tolist()[:-1]) == {""} and label and length == 0
+    assert set(table.loc["fp16 AMP"].tolist()) == {""} and label and length == 0
     assert "because of a reason" in said_of(oom)
 
 
