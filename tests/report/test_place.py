@@ -78,7 +78,7 @@ def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
         check_place(tmp_path)
 
 
-def test_a_strangers_summary_beside_records_stays_and_is_not_run(tmp_path, capsys):
+def test_a_strangers_summary_beside_records_stays_unrun(tmp_path, capsys):
     """Where a report goes elsewhere, it is drawn with the notebook of the clone."""
     theirs = tmp_path / "theirs"
     write_all(theirs, *made_up.pair_of())
