@@ -21,7 +21,7 @@ from mixed_precision_study.store.record import write_json
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_all(tmp_path / "outputs/quick", made_up.make("cifar_resnet", "fp32"))
     (tmp_path / "notebooks").mkdir()
-    for name in ("main/quick-h100", "checks/aa", "archive/old"):
+    for name in ("main/quick-h200", "checks/aa", "archive/old"):
         write_all(tmp_path / "outputs" / name, made_up.make("cifar_resnet", "tf32"))
     monkeypatch.chdir(tmp_path / "notebooks")
     tables = read_tables("outputs")
@@ -32,7 +32,7 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
         ["outputs"], output_dir=tmp_path / "new"
     )  # as --report outputs asks for
     assert (elsewhere.folder, len(elsewhere.trainings)) == (str(tmp_path / "new"), 1)
-    assert len(read_tables("../outputs/main/quick-h100").trainings) == 1
+    assert len(read_tables("../outputs/main/quick-h200").trainings) == 1
     shutil.rmtree(tmp_path / "notebooks/outputs")
     shutil.rmtree(tmp_path / "outputs/quick")
     with refuses("records_dir"):
