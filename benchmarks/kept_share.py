@@ -150,6 +150,7 @@ def scored(cells: pd.DataFrame) -> tuple[pd.DataFrame, Score | None]:
     if fitted.outcome.nunique() < 2:
         return cells, None
     bound = bound_of(fitted, "kept")
+    cells["bound"] = bound
     said = cells.kept.lt(bound).map({True: WORSE, False: NOT_WORSE})
     cells["predicted"] = said.where(nearest & cells.kept.notna(), "")
     is_worse = tested.outcome == WORSE
