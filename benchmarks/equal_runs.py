@@ -20,7 +20,7 @@ from statistics import fmean, stdev
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mixed_precision_study.judge.conditions import host_of
-from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.ratios import SMALLEST_CLAIMED, paired_ratio
 from mixed_precision_study.judge.verdict import DIFFERENT, OUTCOMES, judge
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import comparison_key, is_explanation
@@ -158,21 +158,23 @@ def table(records: Iterable[dict]) -> str:
     """Return a line for each equal run with its processes, times, scatter and rate; without such
     runs only the head.
 
-    The last line pools the runs whose rate has an error. Its upper limit is 1.64 errors above the
-    mean rate, so a true rate would exceed it in one of twenty cases.
+    The upper limit of a rate is 1.64 errors above it, so a true rate would exceed it in one of
+    twenty cases. Rates are not pooled, because a form whose runs differ by less than the smallest
+    difference that is claimed cannot err, and would dilute those that can.
     """
     lines = [
         "| equal runs | processes | s an epoch | scatter | called faster or slower |",
         "|---|---|---|---|---|",
     ]
-    pooled = []
     for runs in equal_runs(records):
         found, means = false_positive_rate(runs), [fmean(run["epoch_seconds"]) for run in runs]
         if found:
             rate = "no verdict" if found["rate"] is None else f"{found['rate']:.1%}"
-            if found["error"] is not None:
-                rate += f" ± {found['error']:.1%}"
-                pooled.append(found)
+            if max(means) / min(means) < SMALLEST_CLAIMED:
+                rate += ", which cannot err,"
+            elif found["error"] is not None:
+                limit = found["rate"] + 1.64 * found["error"]
+                rate += f" ± {found['error']:.1%}, at most {limit:.1%},"
             first, settings = runs[0], runs[0]["settings"]
             name = f"{settings['model']} on {first['dataset_used']}, batch {settings['batch_size']}"
             name += f", {settings['execution']}"
@@ -184,11 +186,6 @@ def table(records: Iterable[dict]) -> str:
             lines.append(
                 f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |"
             )
-    if len(pooled) > 1:
-        rate = fmean(one["rate"] for one in pooled)
-        error = math.hypot(*(one["error"] for one in pooled)) / len(pooled)
-        limit = f"{rate:.1%} ± {error:.1%}, at most {rate + 1.64 * error:.1%}"
-        lines.append(f"| all | {sum(one['processes'] for one in pooled)} | - | - | {limit} |")
     return "\n".join(lines)
 
 

@@ -4,7 +4,8 @@
     python benchmarks/simulate.py --draws 300
 
 Each draw is one comparison of a precision with another. Its records go through the real
-`paired_ratio` and `judge`.
+`paired_ratio` and `judge`. A second table has one process on each of several machines, where a
+machine shifts the ratio, as eager mode does.
 """
 
 import argparse
@@ -19,7 +20,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mixed_precision_study.judge.ratios import paired_ratio
-from mixed_precision_study.judge.verdict import DIFFERENT, SAME, SAME_TO, judge
+from mixed_precision_study.judge.verdict import (
+    DIFFERENT,
+    FEW_HOSTS,
+    SAME,
+    SAME_TO,
+    chance_of_one_side,
+    judge,
+    range_tells_side,
+)
 from mixed_precision_study.store.record import flat_record, new_record
 
 BLOCKS = 10  # of an epoch
@@ -49,6 +58,10 @@ SCATTERS = (
     Scatter("ResNet-18, eager", 0.071, 0.060, 0.056, 0.24),  # 24 equal runs on an H100
     Scatter("LSTM, eager", 0.112, 0.047, 0.043, 0.29),
 )
+# standard deviation of the logarithm of an eager ratio from one machine to the next: nine ratios of
+# `reference` on four machines with an H100 have 0.064 with the scatter of their processes
+HOST_EFFECT = 0.064
+MACHINES = (3, 4, 5, 6)
 SHAPES = ((3, 6), (4, 4), (4, 6), (10, 1))  # processes a side, epochs of each
 
 
@@ -140,6 +153,32 @@ def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: in
     )
 
 
+class OverMachines(NamedTuple):
+    """What came of all draws of equal precisions with one process on each of some machines."""
+
+    one_side: float  # share where all machines lie on one side of 1
+    told: float  # share where the report tells the side: by an outcome, or without a "~"
+
+
+def over_machines(scatter: Scatter, machines: int, draws: int, seed: int = 0) -> OverMachines:
+    """Return how often equal precisions seem to differ, where machines shift their ratio."""
+    draw = np.random.default_rng([seed, machines, int(1e6 * scatter.processes)])
+    one_side = told = 0
+    for _ in range(draws):
+        pairs = made_up_pairs(draw, scatter, machines, 2)
+        factors = np.exp(draw.normal(0, HOST_EFFECT, machines))
+        placed = []
+        for number, ((own, base), factor) in enumerate(zip(pairs, factors, strict=True)):
+            where = {"host_id": f"{number}", "gpu_uuid": f"GPU-{number}"}
+            placed.append((sped_up(own, factor) | where, base | where))
+        found = paired_ratio(placed)
+        ends = found["lowest"], found["highest"]
+        word = judge(found)
+        one_side += not ends[0] <= 1 <= ends[1]
+        told += range_tells_side(*ends, machines) if word == FEW_HOSTS else word in DIFFERENT
+    return OverMachines(one_side / draws, told / draws)
+
+
 def problems_of(cell: Cell) -> list[str]:
     """Return in what a cell is not as good as it must be."""
     found = []
@@ -168,6 +207,15 @@ def rows(draws: int) -> Iterator[str]:
             figures = " | ".join(f"{share:.1%}" for share in shares)
             outcome = "; ".join(problems_of(cell)) or "ok"
             yield f"| {scatter.name} | {processes} x {epochs} | {figures} | {outcome} |"
+    yield ""
+    yield "| machines, eager | on one side of 1 | 2^(1-n) | told to differ |"
+    yield "|---|---|---|---|"
+    for scatter in (one for one in SCATTERS if "eager" in one.name):
+        for machines in MACHINES:
+            over = over_machines(scatter, machines, draws)
+            shares = (over.one_side, chance_of_one_side(machines), over.told)
+            figures = " | ".join(f"{share:.1%}" for share in shares)
+            yield f"| {scatter.name}, {machines} | {figures} |"
 
 
 def main() -> None:

@@ -96,6 +96,14 @@ def test_intervals_cover_and_equal_precisions_seldom_differ(scatter):
     assert len(simulate.problems_of(bad)) == (4 if scatter.processes < 0.01 else 3)
 
 
+@pytest.mark.parametrize("machines, by_chance", [(4, 0.125), (6, 0.031)])
+def test_machines_that_agree_by_chance_tell_no_side(machines, by_chance):
+    """Four have a range, which never tells a side, and six have an interval, which errs in 5%."""
+    over = simulate.over_machines(simulate.SCATTERS[2], machines, 200)
+    assert over.one_side == pytest.approx(by_chance, abs=0.06)
+    assert over.told == 0 if machines == 4 else 0 < over.told < 0.1
+
+
 @pytest.mark.parametrize("scatter, margin", [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
 def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     draw = random.Random(0)
@@ -140,7 +148,7 @@ def test_the_tables_say_what_a_pilot_and_equal_runs_need(tmp_path):
         .split(" | ")
     )
     assert cells[0] == "resnet18 on cifar10, batch 128, eager, amp_bf16"
-    assert cells[1:] == ["8", "6.00 (6.00 to 6.00)", "0.0%", "0.0% of 16"]
+    assert cells[1:] == ["8", "6.00 (6.00 to 6.00)", "0.0%", "0.0%, which cannot err, of 16"]
 
 
 def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):

@@ -94,12 +94,10 @@ def test_equal_runs_are_seldom_told_apart(monkeypatch):
     for runs in groups:
         found = false_positive_rate(runs)
         assert found["splits"] == 400 and found["rate"] <= 0.05 + found["error"]
-    assert (
-        float(
-            table(records).rpartition("| all | 72 |")[2].rpartition("at most ")[2].partition("%")[0]
-        )
-        < 5
-    )
+    told = table(records).splitlines()[2:]
+    assert ["cannot err" in line for line in told] == [False, True, False]
+    limits = [float(line.partition("at most ")[2].partition("%")[0]) for line in told[::2]]
+    assert min(limits) > 5 and max(limits) < 10
 
 
 def test_the_articles_that_were_run_again_have_their_figures():

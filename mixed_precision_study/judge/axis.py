@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..store.record import comparison_key
 
 PRECISION = "precision"  # the setting that stands beside the others in a record
-MAY_DIFFER = re.compile("identity (?!weights)")  # between the arms of other settings
+MAY_DIFFER = re.compile(r"identity\s(?!weights)")  # between the arms of other settings
 SIMPLER = {  # {precision: those that have one thing less}
     "tf32": ("fp32",),
     "amp_fp16": ("tf32",),

@@ -2,10 +2,7 @@
 energy that took.
 """
 
-from statistics import fmean
 from typing import NamedTuple
-
-from .ratios import geometric
 
 
 class ToTarget(NamedTuple):
@@ -15,7 +12,6 @@ class ToTarget(NamedTuple):
     # of training until the target, without evaluation, start-up and compilation
     seconds: float | None
     joules: float | None  # the same share of the run's energy, as if all epochs took equal power
-    epoch_seconds: float  # mean of its epochs
 
 
 def target_of(record: dict, own: float = 0.0) -> float | None:
@@ -35,17 +31,4 @@ def to_target(record: dict, target: float) -> ToTarget:
     epochs = next(reached, None)
     seconds = sum(times[:epochs]) if epochs else None
     joules = None if seconds is None or energy is None else energy * seconds / sum(times)
-    return ToTarget(epochs, seconds, joules, fmean(times))
-
-
-def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:
-    """Return whether the epochs of `own` are faster, but not its way to the target, which it may
-    never reach.
-    """
-    base_needed = [one.seconds for one in base if one.seconds is not None]
-    if not own or not base or len(base_needed) < len(base):
-        return False
-    epoch, base_epoch = (geometric(one.epoch_seconds for one in runs) for runs in (own, base))
-    needed = [one.seconds for one in own if one.seconds is not None]
-    slower = len(needed) < len(own) or fmean(needed) > fmean(base_needed)
-    return epoch < base_epoch and slower
+    return ToTarget(epochs, seconds, joules)

@@ -19,6 +19,20 @@ OTHER_CONDITIONS = "other_conditions"
 TOO_SHORT = "too_short"
 FEW_HOSTS = "few_hosts"  # too few for an interval of theirs
 TOO_FEW_PROCESSES = {1: "one_process", 2: "two_processes"}
+FEWEST_HOSTS_FOR_SIDE = 6  # from so many on chance_of_one_side() is below 5%
+
+
+def chance_of_one_side(hosts: int) -> float:
+    """Return in which share of equal pairs the ratios of so many machines lie on one side of 1.
+
+    Each lies above or below with the same chance, so all lie where the first one does in 2^(1 - n).
+    """
+    return 2.0 ** (1 - hosts)
+
+
+def range_tells_side(lowest: float, highest: float, hosts: int) -> bool:
+    """Return whether a range of machines leaves 1 out, and chance alone seldom does that."""
+    return hosts >= FEWEST_HOSTS_FOR_SIDE and not lowest <= 1 <= highest
 
 
 def judge(speedup: dict | None) -> str:

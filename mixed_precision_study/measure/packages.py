@@ -9,7 +9,7 @@ import sys
 from ..store.variables import HOSTED
 
 # The modules that a notebook imports. nvidia-ml-py is left out because a run can do without it.
-REPORT_PACKAGES = ["numpy", "scipy", "pandas", "matplotlib", "pydantic", "yaml"]
+REPORT_PACKAGES = ["numpy", "scipy", "pandas", "matplotlib", "pydantic", "yaml", "jinja2"]
 EXPERIMENT_PACKAGES = [*REPORT_PACKAGES, "torch", "torchvision", "tqdm", "psutil"]
 IMAGE_PACKAGES = [*EXPERIMENT_PACKAGES, "timm"]
 NAMES_FOR_PIP = {"yaml": "PyYAML"}  # of others it is the module's

@@ -20,7 +20,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 import PIL.Image
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -51,48 +50,16 @@ STATUS = {
     "killed": "was killed",
     "timeout": "timed out",
 }
-STYLE = {
-    **dict.fromkeys(("axes.axisbelow", "axes.grid", "patch.force_edgecolor"), True),
-    **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
-    **{"xtick.major.size": 6, "ytick.major.size": 6, "xtick.minor.size": 4, "ytick.minor.size": 4},
-    **{"axes.linewidth": 1.25, "lines.solid_capstyle": "round", "patch.edgecolor": "w"},
-    "axes.prop_cycle": cycler(color=["#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3"]),
-    "font.family": "sans-serif",
-    "font.sans-serif": ["Arial", "Helvetica", "Liberation Sans", "DejaVu Sans"],
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "text.color": INK,
-    "axes.labelcolor": SOFT,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "axes.edgecolor": LINE,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "axes.grid.axis": "y",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "text.parse_math": False,  # a dollar sign in a name begins no formula
-    "svg.fonttype": "none",
-    "svg.hashsalt": "chart",
-    "figure.max_open_warning": 0,
-    **dict.fromkeys(
-        ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"),
-        10.5,
-    ),
-}
+STYLE = "mixed_precision_study.report.charts"  # charts.mplstyle beside this file
 
 
 @contextmanager
 def chart_style() -> Iterator[None]:
-    """Draw charts in the style of the report; use it as a context or as a decorator.
-
-    No text is below 10.5 points, which is 11 pixels where three panels share a page of 832.
-    """
-    with plt.rc_context(), warnings.catch_warnings():
+    """Draw charts in the style of the report; use it as a context or as a decorator."""
+    with plt.rc_context({"figure.max_open_warning": 0}), warnings.catch_warnings():
         # scripts of names
         warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support")
-        plt.rcParams.update(STYLE)
+        plt.style.use(STYLE)
         yield
 
 
@@ -101,14 +68,13 @@ def picture_of(figures: list[Figure]) -> bytes:
     images = []
     for figure in figures:
         opened = io.BytesIO()
-        size = [int(side * DOTS + 0.01) for side in figure.get_size_inches() + GAP]
         # some labels reach out
-        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *((side + 0.1) / DOTS for side in size))
+        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *(figure.get_size_inches() + GAP))
         with chart_style():
-            figure.savefig(opened, format="rgba", dpi=DOTS, bbox_inches=around)
+            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around)
         # what is laid out stays, because a layout takes as long as a drawing
         figure.set_layout_engine("none")
-        images.append(PIL.Image.frombytes("RGBA", tuple(size), opened.getvalue()).convert("RGB"))
+        images.append(PIL.Image.open(opened).convert("RGB"))
     wide = max(image.width for image in images)
     columns = min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
     rows = [images[start : start + columns] for start in range(0, len(images), columns)]
@@ -149,7 +115,6 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(says)}" ', 1)
 
 
-TEXT_SIZE = 10.5  # points, which is 11 pixels where three panels share a page of 832
 LINE_HIGH, HEAD, FOOT = 0.22, 0.62, 0.3  # inches of a line of text, above a panel, below it
 LETTER = 0.088  # inches of a letter at most
 LONG_LINE = 44  # letters of a line that is as wide as a panel

@@ -12,7 +12,7 @@ from ..store.record import SHORTEST_FOR_ENERGY
 from .charts import draw_bars, memory_bars, second_bars
 from .section import Section, spans, texts
 from .tables import Tables, bars_of
-from .words import LIMITS, bare, listed, plain, precision_name, shares, short, span, tried
+from .words import LIMITS, bare, listed, precision_name, shares, short, span, tried
 
 MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, are not drawn
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
@@ -146,35 +146,30 @@ def why_section(tables: Tables) -> Section:
     notes = steps.waits.map("{:.0%} idle".format)
     shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
     add_bars(section, shown, "step_time", STEP_PARTS)
-    tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
-    steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
-    add_remedies(section, steps[steps.tries != ""])
+    section.table(limits_of(steps))
     cells = {
         "model": steps["name"],
         "way": steps.run,
         ", ".join(tables.axis.settings): steps.short,
-        "limited by": steps.limited,
         "kernels": [
             run["kernels_per_step"] and round(run["kernels_per_step"]) for run in steps.record
         ],
         "largest other kernels": [shares(longest_others(record)) for record in steps.record],
     }
-    section.table(cells, "What limits each step")
+    section.table(cells, "Kernels of each step")
     return section
 
 
-def add_remedies(section: Section, steps: pd.DataFrame) -> None:
-    """Add the table of what to try: a row for each model, limit and remedy, with the steps that it
-    is for.
-    """
-    rows = []
+def limits_of(steps: pd.DataFrame) -> list[dict[str, str | None]]:
+    """Return a row for each model, limit and what to try, with the steps that it is for."""
+    tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
+    steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
+    rows: list[dict[str, str | None]] = []
     for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
         ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
-        where = "; ".join(ways)
-        rows.append({"model": model, "limited by": limit, "what to try": remedy, "where": where})
-    if rows:
-        section.say("### What to try\n\nBy what limits a step, with the parameters that set it.")
-        section.table(rows)
+        found = {"model": model, "limited by": limit, "what to try": remedy or None}
+        rows.append(found | {"where": "; ".join(ways)})
+    return rows
 
 
 ABOUT_MEMORY = """A bar is the memory at the peak of training by what it holds. Beside it stand
@@ -189,7 +184,6 @@ MEMORY_PARTS = {  # part of the memory: fields of the record, ledger_<name>_mib
 }
 # Neither of a precision nor of a step, and legible on light and dark pages.
 PART_COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")
-WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
 def memory_parts_of(record: dict) -> dict[str, float]:
@@ -207,19 +201,18 @@ def memory_parts_of(record: dict) -> dict[str, float]:
     return parts if parts.keys() - {"overhead"} else {}
 
 
+def bases_in(tables: Tables, rows: pd.DataFrame) -> str:
+    """Return the names of the bases that some bars_of() are compared with."""
+    return listed([tables.called(one) for one in tables.axis.bases if one in set(rows.baseline)])
+
+
 def memory_finding(tables: Tables) -> str:
     """Return how far the compared arms change the peak of each model, against their base."""
-    own = tables.ratios[tables.ratios.base.isin(tables.axis.bases)].dropna(subset="saved")
-    own = own[own.arm.isin(tables.compared_arms)]
-    # the fair base comes last
-    own = own.sort_values("base", key=lambda names: names.map(tables.axis.bases.index))
-    own = own.drop_duplicates(["comparison", "arm"], keep="last")
+    own = tables.bars[tables.bars.arm.isin(tables.compared_arms)].dropna(subset="saved")
     if own.empty or tables.on_cpu:
         return ""
-    names = own.comparison.map(tables.comparisons["name"]).map(bare)
-    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.base)])
-    changes = spans(-100 * own.saved, names, "{:+.0f}", "%")
-    return f"Peak memory of {tables.subject} against {bases}: {changes}"
+    changes = spans(-100 * own.saved, own.model.map(bare), "{:+.0f}", "%")
+    return f"Peak memory of {tables.subject} against {bases_in(tables, own)}: {changes}"
 
 
 def memory_section(tables: Tables) -> Section:
@@ -243,19 +236,6 @@ def memory_section(tables: Tables) -> Section:
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_bars(section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True)))
-    warm = rows.assign(
-        warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record]
-    )
-    warm["growth"] = warm.warm / [
-        (one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record
-    ]
-    most = warm.loc[warm.growth.idxmax()]
-    if most.growth >= WARMS_UP_TO:
-        section.say(
-            f"The warm-up takes up to {most.growth:.1f} times the peak of training, "
-            "because cuDNN tries "
-            f"its algorithms there: {most.warm:,.2f} GiB for {plain(most['name'])}."
-        )
     return section
 
 
@@ -287,9 +267,8 @@ def energy_finding(tables: Tables, bars: pd.DataFrame) -> str:
     own = bars[bars.arm.isin(tables.compared_arms)].dropna(subset="share")
     if own.empty:
         return ""
-    bases = listed([tables.called(base) for base in tables.axis.bases if base in set(own.baseline)])
     shares = spans(100 * own.share, own.way, "{:.0f}", "%")
-    return f"Energy of {tables.subject} as a share of {bases}: {shares}"
+    return f"Energy of {tables.subject} as a share of {bases_in(tables, own)}: {shares}"
 
 
 def energy_section(tables: Tables) -> Section:
@@ -338,20 +317,17 @@ def inference_finding(tables: Tables, bars: pd.DataFrame) -> str:
     """Return how many times as fast each compared arm answers as its base, for one sample and
     for a batch.
     """
-    values = bars.set_index("arm")
-    base = next((one for one in reversed(tables.axis.bases) if one in values.index), "")
+    values = bars.set_index(["comparison", "arm"])[["value", "rate"]].astype(float).unstack()
+    base = next((one for one in reversed(tables.axis.bases) if one in set(bars.arm)), "")
     texts = []
     for arm in tables.compared_arms if base else ():
-        own, beside = (
-            values.loc[[name]].set_index("comparison")[["value", "rate"]].astype(float)
-            for name in (arm, base)
-        )
-        times = (own / beside).dropna()
-        if len(times):
+        latency = (values.value[base] / values.value[arm]).dropna()
+        rate = (values.rate[arm] / values.rate[base]).dropna()
+        if len(latency) and len(rate):
             texts.append(
-                f"{tables.called(arm)} is {span(list(1 / times.value), '{:.2f}')} times as fast as"
+                f"{tables.called(arm)} is {span(list(latency), '{:.2f}')} times as fast as"
                 f" {tables.called(base)} for one sample and "
-                f"{span(list(times.rate), '{:.2f}')} times for a batch"
+                f"{span(list(rate), '{:.2f}')} times for a batch"
             )
     return "; ".join(texts)
 

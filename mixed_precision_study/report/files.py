@@ -6,16 +6,25 @@ import importlib.metadata
 import json
 import os
 import re
-import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from typing_extensions import TypedDict
 
 from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
 from ..parameters import UserError, printable
@@ -25,8 +34,6 @@ from ..store.reading import read_records
 from ..store.record import comparison_key, data_asked_for
 
 MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
-# what `show` may hold beside over, with, explained and steps
-FLAGS = ("quality", "articles", "inference", "execution")
 # letters of which neither markup nor mathematics can be made
 PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")
 
@@ -87,12 +94,48 @@ def yaml_in(path: Path) -> Any:
     return plain_yaml(text, str(path))
 
 
-class Study(NamedTuple):
-    name: str
-    description: str
-    show: dict[str, Any]  # see the head of notebooks/studies.yaml
-    axis: Any = PRECISION  # the setting, or the list of settings, in which its arms differ
-    base: Any = None  # of the axis; None of precisions: TF32, or fp32 where that was not run
+def usual(text: str) -> str:
+    """Return a text that can stand in a page or a chart. Raise ValueError at another one."""
+    if not PLAIN_TEXT.fullmatch(text) or printable(text) != text:
+        raise ValueError("it has letters of which markup could be made")
+    return text
+
+
+Usual = Annotated[str, AfterValidator(usual)]
+Value = bool | int | float | Usual
+Values = Value | Annotated[list[Value], Field(min_length=1)]
+
+
+def labelled(step: dict) -> dict:
+    """Return a step of a ladder. Raise ValueError where no text is its label."""
+    if not isinstance(step.get("label"), str):
+        raise ValueError("each step needs a `label`")
+    return step
+
+
+# {what a report may show: its values}, see the head of notebooks/studies.yaml
+SHOWN: dict[str, Any] = {
+    "over": Values,
+    "with": Values,
+    "explained": list[Value],
+    "steps": list[Annotated[dict[Usual, Values], AfterValidator(labelled)]],
+    **dict.fromkeys(("quality", "articles", "inference", "execution"), Literal[True]),
+}
+Show = with_config(ConfigDict(strict=True, extra="forbid"))(
+    TypedDict("Show", SHOWN, total=False)  # type: ignore[misc, operator]
+)
+
+
+class Study(BaseModel):
+    """What a study says of itself."""
+
+    model_config = ConfigDict(strict=True)
+    name: Usual = ""
+    description: Usual = ""
+    show: Show = {}  # type: ignore[valid-type]
+    axis: Values = PRECISION  # the setting, or the list of settings, in which its arms differ
+    # of the axis; None of precisions: TF32, or fp32 where that was not run
+    base: Values | None = None
 
     def compares(self) -> Axis:
         """Return the axis of the study, with its base."""
@@ -111,51 +154,34 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
     found = Counter(json.dumps(record["study"]) for record in records if record.get("study"))
     for text, times in found.most_common(1):
         said = json.loads(text)
-        with suppress(UserError, AttributeError):
-            said["show"] = {
-                key: value for key, value in said.get("show", {}).items() if can_show(key, value)
-            }
-            return checked_study(said if 2 * times > found.total() else {}, "a record")
-    return Study("", "", {})
+        if 2 * times > found.total():
+            with suppress(UserError, AttributeError):
+                shown = said.get("show", {}).items()
+                said["show"] = {key: value for key, value in shown if can_show({key: value})}
+                return checked_study(said, "a record")
+    return Study()
 
 
-def checked_study(said: Any, where: str) -> Study:
-    """Return the study of a mapping, see Study. Raise UserError at the first that is wrong."""
-    show = said.get("show", {}) if isinstance(said, dict) else None
-    if not isinstance(show, dict):
-        raise UserError(
-            f"{where} must map name, description and show to what they are; studies.yaml "
-            "explains them."
+def checked_study(said: Any, where: str, form: type[Study] = Study) -> Any:
+    """Return the study of a mapping in its `form`. Raise UserError at the first that is wrong."""
+    try:
+        study = form.model_validate(said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ", ".join(
+            f"entry {part + 1}" if isinstance(part, int) else f"`{part}`" for part in first["loc"]
         )
-    texts = {key: said.get(key, "") for key in ("name", "description")}
-    wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
-    wrong += [key for key, value in show.items() if not can_show(key, value)]
-    compares = {key: said[key] for key in ("axis", "base") if said.get(key) is not None}
-    wrong += [key for key, value in compares.items() if not usable(value)]
-    if wrong:
         raise UserError(
-            f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml "
-            "explains the form."
-        )
-    study = Study(texts["name"], texts["description"], show, **compares)
-    check_base(study, where)
-    return study
-
-
-def check_base(study: Study, where: str) -> None:
-    """Raise UserError where an axis has no base, or a base lacks a value for a setting."""
-    settings = as_list(study.axis)
-    if study.base is None and settings != [PRECISION]:
+            f"{where} is wrong{place and ' at ' + place}: {first['msg']}; "
+            "see the head of notebooks/studies.yaml."
+        ) from None
+    if study.base is None and as_list(study.axis) != [PRECISION]:
         raise UserError(
             f"{where} has an `axis` without the `base` that its arms are compared with."
         )
-    if study.base is not None and len(as_list(study.base)) != len(settings):
+    if study.base is not None and len(as_list(study.base)) != len(as_list(study.axis)):
         raise UserError(f"{where} needs as many values of `base` as its `axis` has settings.")
-
-
-def usable(value: Any) -> bool:
-    """Return whether an axis or a base can be this value: it is usual, and no empty list."""
-    return value != [] and are_usual(value)
+    return study
 
 
 def as_list(value: Any) -> list:
@@ -163,30 +189,11 @@ def as_list(value: Any) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def can_show(key: str, value: Any) -> bool:
-    """Return whether `show` may hold this value at this key."""
-    if key == "steps":
-        steps: list[Any] = value if isinstance(value, list) else [None]
-        labelled = all(
-            isinstance(step, dict) and isinstance(step.get("label"), str) for step in steps
-        )
-        return labelled and all(
-            are_usual(word) for step in steps for word in (*step, *step.values())
-        )
-    if key == "explained":
-        return isinstance(value, list) and are_usual(value)
-    return are_usual(value) if key in ("over", "with") else key in FLAGS and value is True
-
-
-def are_usual(values: Any) -> bool:
-    """Return whether a setting, or a list of them, is of numbers and texts that can stand in a
-    page or a chart.
-    """
-    texts = [one for one in as_list(values) if not isinstance(one, int | float)]
-    return all(
-        isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text
-        for text in texts
-    )
+def can_show(said: dict) -> bool:
+    """Return whether this version knows what a study wants to show."""
+    with suppress(ValidationError):
+        return bool(TypeAdapter(Show).validate_python(said))
+    return False
 
 
 OWN_RUNS = "outputs"
@@ -394,36 +401,25 @@ def of_a_report(path: Path, mark: bytes = b"") -> bool:
     )
 
 
-def check_place(folder: Path, notebook: Path) -> None:
-    """Raise UserError where a report of `notebook` in `folder` would replace a file of a person's.
-
-    Beside records set_aside() renames such a file, unless a person's notebooks lie there.
-    """
+def check_place(folder: Path) -> None:
+    """Raise UserError where a report in `folder` would replace a file of a person's."""
     drawn, log = folder / "summary.ipynb", folder / "logs" / "summary.log"
     taken = [path for path in (drawn, drawn.with_suffix(".html")) if not of_a_report(path)]
-    if any(folder.glob("*.json")) and all(map(of_a_report, {*folder.glob("*.ipynb")} - {drawn})):
-        taken = []
     if log.is_file() and not any(folder.glob("logs/.*lock")):
         taken.append(log)
-    if drawn.resolve() == notebook.resolve():
-        taken = [drawn]
     if taken:
         advice = "which no report has written; choose another folder with --output-dir DIR"
         raise UserError(f"a report would replace {taken[0]}, {advice}.")
 
 
-def set_aside(path: Path) -> Path | None:
-    """Make room for a file of a report.
+def template(name: str, **filters: Callable) -> Any:
+    """Return a template of Jinja with these filters, which escapes all that it is given."""
+    import jinja2  # here, because run_all.py reads studies without it
 
-    Return where a file of a person's is kept now, else None.
-    """
-    if of_a_report(path):
-        path.unlink(missing_ok=True)
-        return None
-    return path.rename(path.with_stem(f"{path.stem}-kept-{time.strftime('%Y%m%dT%H%M%S')}"))
-
-
-TERMINAL_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
+    loader = jinja2.PackageLoader("mixed_precision_study.report", "template")
+    environment = jinja2.Environment(loader=loader, autoescape=True)
+    environment.filters.update(printable=lambda value: printable(str(value)), **filters)
+    return environment.get_template(name)
 
 
 def place_of(cell: dict) -> int:
@@ -437,20 +433,14 @@ def write_page(notebook: str | Path) -> None:
     """Write the page of an executed summary beside it, and put the summary's own cells in the
     order of place_of(). nbconvert would parse it once more, which takes a second.
     """
-    # here, because run_all.py reads studies without them
-    import jinja2
-    import mistune
+    import mistune  # here, because run_all.py reads studies without it
 
     notebook = Path(notebook)
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
-    # the template escapes what is no HTML
-    environment = jinja2.Environment(loader=loader)  # noqa: S701
-    environment.filters["markdown"] = mistune.create_markdown(plugins=["strikethrough", "table"])
-    environment.filters["uncoloured"] = lambda text: TERMINAL_COLOURS.sub("", text)
+    markdown = mistune.create_markdown(plugins=["strikethrough", "table"])
     content = json.loads(notebook.read_text(encoding="utf-8"))
     content["cells"].sort(key=place_of)
     with written_whole(notebook) as temporary:
         temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    page = environment.get_template("page.html").render(nb=content)
+    page = template("page.html", markdown=markdown).render(nb=content)
     with written_whole(notebook.with_suffix(".html")) as temporary:
         temporary.write_text(page, encoding="utf-8")

@@ -2,8 +2,7 @@
 beforehand.
 """
 
-from itertools import zip_longest
-from statistics import fmean, median
+from statistics import fmean
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from matplotlib.ticker import MultipleLocator
 
 from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
-from ..judge.time_to_target import ToTarget, faster_steps_only, target_of, to_target
+from ..judge.time_to_target import ToTarget, target_of, to_target
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
 from .section import Section
 from .tables import Tables
@@ -21,8 +20,6 @@ ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp3
 *Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its
 worse end does; a verdict takes five seeds."""
 WIDEST = 4.0  # margins on either side of 0: what lies beyond stands as an arrow at the edge
-FEWEST_EPOCHS = 5  # of a curve
-SAME_CURVE = 0.05  # of the fall of fp32's loss
 
 
 def quality_section(tables: Tables) -> Section:
@@ -58,7 +55,6 @@ def quality_section(tables: Tables) -> Section:
         section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
     say_unlearned(section, tables)
-    say_curves(section, tables)
     add_targets(section, tables, labels)
     return section
 
@@ -128,68 +124,8 @@ def say_unlearned(section: Section, tables: Tables) -> None:
             section.say(plain(f"{who}: {title}."))
 
 
-def median_curve(runs: list[dict]) -> dict[int, float]:
-    """Return {epoch: median of the training losses}.
-
-    It is no data frame, because those of a report took a second.
-    """
-    curve = {}
-    for epoch, losses in enumerate(zip_longest(*(run["train_loss"] for run in runs))):
-        if known := [loss for loss in losses if loss is not None]:
-            curve[epoch] = median(known)
-    return curve
-
-
-def shares_apart(curves: dict[str, dict[int, float]], first: str) -> dict[str, float]:
-    """Return {arm: its largest distance from the base in late epochs / the fall of the base's
-    loss}.
-    """
-    base = curves.pop(first, {})
-    epochs = sorted(set(base).union(*curves.values()))
-    fall = max(base.values(), default=0) - min(base.values(), default=0)
-    if len(epochs) < FEWEST_EPOCHS or not fall:
-        return {}
-    late = [epoch for epoch in epochs[len(epochs) // 2 :] if epoch in base]
-    shares = {}
-    for name, curve in curves.items():
-        if distances := [abs(curve[epoch] - base[epoch]) for epoch in late if epoch in curve]:
-            shares[name] = max(distances) / fall
-    return shares
-
-
-def say_curves(section: Section, tables: Tables) -> None:
-    """Say whether the losses fall as in fp32, by the medians in the second half of the training,
-    and add a table of those that do not.
-    """
-    first = tables.axis.bases[0]
-    base = plain(tables.called(first))
-    same, others = [], []
-    for number, title in tables.comparisons.title.items():
-        curves = {arm: median_curve(tables.runs(number, arm)) for arm in tables.arms}
-        found = shares_apart(curves, first) if tables.comparisons.batch[number] != "max" else {}
-        same += [share for share in found.values() if share <= SAME_CURVE]
-        others += [
-            {"training": title, "arm": tables.called(arm), "apart": f"{share:.0%}"}
-            for arm, share in found.items()
-            if share > SAME_CURVE
-        ]
-    if same:
-        most = "in most cases" if others else "in each case"
-        section.say(
-            f"The training losses follow those of {base} {most}: in the second half of training,"
-            f" medians differ by at most {max(same):.1%} of the fall of {base}'s loss."
-        )
-    if others:
-        section.say(
-            f"In the second half of training, {count(len(others), 'loss curve')} went further from"
-            f" {base}'s than {SAME_CURVE:.0%} of the fall of its loss."
-        )
-        section.table(others, "Training losses that differ")
-
-
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
-    """Add what each precision needed to reach the same metric, and name those of which only epochs
-    are faster.
+    """Add what each precision needed to reach the same metric.
 
     Seconds and joules are those of timed_runs(), as everywhere, but every run counts for the
     epochs.
@@ -201,23 +137,12 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         target = next(filter(None, targets), None)
         if target is None:
             continue
-        ways = {name: ways_to(records, target) for name, records in runs.items()}
+        ways = {arm: ways_to(records, target) for arm, records in runs.items()}
         if not any(one.epochs for found in ways.values() for one in found):
             continue
-        timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
-        for name, own in ways.items():
-            called = tables.called(name)
-            for base in tables.axis.bases:
-                steps_only = faster_steps_only(timed[name], timed.get(base, []))
-                if steps_only and name not in (tables.axis.bases[0], base):
-                    said = (
-                        f"**{plain(called)}** has faster epochs than {plain(tables.called(base))}"
-                    )
-                    section.say(
-                        f"{said}, but is not faster to a metric of {target:g} ({plain(label)})."
-                    )
-            head = {"training": label, "target": f"{target:g}", "precision": called}
-            rows.append(head | target_row(own, timed[name]))
+        for arm, own in ways.items():
+            head = {"training": label, "target": f"{target:g}", "precision": tables.called(arm)}
+            rows.append(head | target_row(own, ways_to(tables.timed_runs(number, arm), target)))
     if rows:
         section.table(rows, folded="Training until the same quality")
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Any
@@ -16,22 +17,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..judge.bottleneck import NOT_PROFILED, find_bottleneck, remedies_of
+from ..judge.axis import grouped
+from ..judge.bottleneck import find_bottleneck, remedies_of
 from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES, interaction
-from ..judge.verdict import (
-    DIFFERENT,
-    FEW_HOSTS,
-    NOT_TRAINED,
-    OTHER_CONDITIONS,
-    TOO_FEW_PROCESSES,
-    judge,
-)
-from ..store.reading import NO_RECORD
+from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, range_tells_side
 from ..store.record import DISTURBED, RunRecord, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
-from .section import Section, Sentence, ratio_texts, texts
+from .section import Section, Sentence, ratio_texts, spans, texts
 from .tables import (
     Tables,
     bars_of,
@@ -43,7 +37,6 @@ from .tables import (
     training_row,
 )
 from .words import (
-    LIMITS,
     METRICS,
     ORDER,
     SOFTWARE_AND_HOST,
@@ -51,11 +44,12 @@ from .words import (
     in_way,
     listed,
     model_name,
-    outcome_words,
     plain,
     precision_name,
     said,
+    said_of_commits,
     said_of_limit,
+    said_of_side,
     short,
     span,
     tried,
@@ -116,51 +110,50 @@ def interactions(tables: Tables) -> Iterator[str]:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where 1
-    lies in it.
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where
+    that does not tell its side of 1.
     """
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
     if pd.isna(row.low):
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
-    unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
     digits = 1 if row.high >= 10 else 2  # seven columns fit
-    return f"{unsure}{row.ratio:.{digits}f} ({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
+    ends = f"({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
+    return f"{tilde_of(row)}{row.ratio:.{digits}f} {ends}"
 
 
 def range_of_hosts(row: Any) -> str:
-    """Return the median of the machines' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1
-    lies between them.
+    """Return the median of the machines' ratios with their ends: "~1.08 [1.05–1.23]"."""
+    return f"{tilde_of(row)}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
+
+
+def tilde_of(row: Any) -> str:
+    """Return "~" where it is not told on which side of 1 a ratio lies, else nothing.
+
+    A ratio that has neither an interval nor a range says by other marks that nothing is told.
     """
-    return (
-        f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} "
-        f"[{row.lowest:.2f}–{row.highest:.2f}]"
-    )
+    if row.outcome == FEW_HOSTS:
+        sure = range_tells_side(row.lowest, row.highest, row.hosts)
+    else:
+        sure = row.outcome in DIFFERENT or pd.isna(row.low) or not row.low <= 1 <= row.high
+    return "" if sure else "~"
 
 
 def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
-    """Return how far graphs and eager runs repeat, as the half width of their intervals, and how
-    far machines differ.
+    """Return how wide the intervals are in each way, as the half of one, and how far machines
+    differ.
     """
     known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
-    apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between machines"
-    if known.empty and len(hosts):
-        return f"Eager ratios {apart}"
-    if known.empty:
-        return "No ratio has an interval, because each rests on one or two processes"
-    graph = known.comparison.map(tables.comparisons.way).str.contains("graph")
-    half = known.high / known.ratio - 1
-    known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
-    if len(known_to) == 2:
-        return (
-            f"Ratios of CUDA graphs are known within {known_to[0]}, the other ratios within "
-            f"{known_to[1]}"
-        )
+    said = []
+    if len(known):
+        half = 100 * (known.high / known.ratio - 1).astype(float)
+        ways = known.comparison.map(tables.comparisons.way).replace("", "any way")
+        said.append(f"Ratios are known within: {spans(half, ways, '{:.0f}', '%')}")
     if len(hosts):
-        which = "of CUDA graphs" if graph.any() else "with an interval"
-        return f"Ratios {which} are known within {known_to[0]}, and eager ones {apart}"
-    return f"Ratios are known within {known_to[0]}"
+        apart = (hosts.highest / hosts.lowest).max()
+        said.append(f"Eager ratios differ by up to {apart:.1f} times between machines")
+    return ". ".join(said) or "No ratio has an interval, because each rests on few processes"
 
 
 def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
@@ -206,7 +199,7 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             f"[ ] holds the lowest and highest of {count(fewest, 'machine')} or more around "
             "their median, because eager"
             f" times belong to a machine. Of further machines up to {2 / (fewest + 1):.0%} are "
-            "expected outside."
+            f"expected outside. {said_of_side(fewest)}"
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
@@ -307,9 +300,7 @@ does not mean the same. No ratio is judged of runs that did not train, that heat
 on one side, or that lasted less than two seconds. Quality compares equal seeds with a margin that
 was fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean absolute error;
 an outcome takes five seeds."""
-RUN_COLUMNS = ["precision", "gpu_uuid", "finished_at"]
-SWITCHES = [*(f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")), "autocast_dtype"]
-FILES_NAMED = 3  # files that are no records; of more their number is given
+FILES_NAMED = 3  # of those that are left out for one reason; of more their number is given
 
 
 def method_section(tables: Tables) -> Section:
@@ -325,6 +316,7 @@ def method_section(tables: Tables) -> Section:
             " state of their notebook than its newest. Those that run_all.py had set aside are left"
             " out, the others are used."
         )
+    section.say(said_of_commits(list(tables.trainings.record)))
     add_environment(section, tables)
     section.say(METHOD)
     return section
@@ -350,28 +342,22 @@ def add_failed(section: Section, tables: Tables) -> None:
 
 
 def left_out_rows(tables: Tables) -> list[dict]:
-    """Return a row for each record that is not used, and one for all files that are none."""
-    others = [path for path, reason in tables.left_out if reason == NO_RECORD]
-    rows = [
-        {"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD
-    ]
-    if others:
-        named = others[:FILES_NAMED]
-        if len(others) > FILES_NAMED:
-            named[-1] += f" and {len(others) - FILES_NAMED} more"
-        rows.append({"left out": ", ".join(named), "why": NO_RECORD})
+    """Return a row for each reason why a record or file is not used, with the names of a few."""
+    rows = []
+    for reason, same in grouped(tables.left_out, itemgetter(1)).items():
+        paths = [path for path, _ in same]
+        more = f" and {len(paths) - FILES_NAMED} more" if len(paths) > FILES_NAMED else ""
+        rows.append({"left out": ", ".join(paths[:FILES_NAMED]) + more, "why": reason})
     return rows
 
 
 def add_environment(section: Section, tables: Tables) -> None:
     """Add the table of hardware and software, a column for each device, and what differs."""
-    records = pd.DataFrame(
-        list(tables.trainings.record), columns=[*RUN_COLUMNS, *ENVIRONMENT.values(), *SWITCHES]
-    )
-    records["device"] = [device_name(record) for record in tables.trainings.record]
-    columns = {name: environment_of(found) for name, found in records.groupby("device")}
+    records = sorted(tables.trainings.record, key=lambda one: ORDER.index(one["precision"]))
+    by_device = grouped(records, device_name)
+    columns = {name: environment_of(by_device[name]) for name in sorted(by_device)}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(pd.DataFrame(columns, dict.fromkeys(titles)).rename_axis("").reset_index())
+    section.table(pd.DataFrame(columns, titles).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
@@ -388,31 +374,36 @@ def days_of(stamps: Iterable[str | None]) -> str:
     return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
-def environment_of(records: pd.DataFrame) -> dict[str, str]:
+def environment_of(records: list[dict]) -> dict[str, str]:
     """Return {title: text} of hardware and software; several values are set side by side."""
-    column = {"runs": str(len(records)), "cards": str(records.gpu_uuid.nunique() or "-")}
-    column["measured on"] = days_of(records.finished_at) or "not known"
+    column = {
+        "runs": str(len(records)),
+        "cards": str(len({one["gpu_uuid"] for one in records} - {None}) or "-"),
+        "measured on": days_of(one["finished_at"] for one in records) or "not known",
+    }
     for title, name in ENVIRONMENT.items():
-        values = {
-            f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()
-        }
-        column[title] = " | ".join(sorted(values)) or "not known"
-    for precision in (one for one in ORDER if one in set(records.precision)):
-        own = records[records.precision == precision].dropna(subset=SWITCHES[:3], how="all")
-        found = {
-            f"{' / '.join(map(str, one[:3]))}, autocast {'off' if pd.isna(one[3]) else one[3]}"
-            for one in own[SWITCHES].itertuples(index=False)
-        }
-        column[f"switches, {precision_name(precision)}"] = " | ".join(sorted(found)) or "not known"
+        column[title] = side_by_side(one[name] for one in records)
+    for precision, own in grouped(records, itemgetter("precision")).items():
+        column[f"switches, {precision_name(precision)}"] = side_by_side(map(switches_of, own))
     return column
 
 
+def side_by_side(values: Iterable[Any]) -> str:
+    """Return the different values as one text."""
+    known = [one for one in values if one is not None]
+    texts = {f"{one:.0f}" if isinstance(one, float) else str(one) for one in known}
+    return " | ".join(sorted(texts)) or "not known"
+
+
+def switches_of(record: dict) -> str | None:
+    """Return PyTorch's switches as they were read back, or None where none was."""
+    values = [record[f"fp32_precision_{part}"] for part in ("matmul", "conv", "rnn")]
+    if not any(values):
+        return None
+    return f"{' / '.join(map(str, values))}, autocast {record['autocast_dtype'] or 'off'}"
+
+
 LINE_LENGTH = 100  # characters of a sentence's line
-STATUS_WORDS = {
-    "oom": "ran out of memory",
-    "unsupported": "cannot run here",
-    "timeout": "took too long",
-}
 CPU_WARNING = (
     "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 )
@@ -448,15 +439,11 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     left out.
     """
     tables = tables_of(records)
-    bars, first = (
-        bars_in(tables),
-        {one["precision"]: one for one in reversed(tables.trainings.record)},
-    )
+    bars = bars_in(tables)
+    sizes = {one["precision"]: one["batch_size_used"] for one in reversed(tables.trainings.record)}
     metric = next((record.metric_name for record in records if record.metric_name), "metric")
     columns = {
-        "batch": pd.Series(
-            {name: one["batch_size_used"] for name, one in first.items()}, dtype=float
-        ).map("{:,.0f}".format),
+        "batch": pd.Series(sizes, dtype=float).map("{:,.0f}".format),
         "seconds per epoch": bars.seconds.map(short),
         f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map(
             "{:.2f}".format
@@ -467,79 +454,25 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     if columns["batch"].nunique() == 1:
         del columns["batch"]
     table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
-    limits = {
-        name: STATUS.get(one["status"], one["status"])
-        if one["status"] != "ok"
-        else LIMITS[find_bottleneck(one)[0].code]
-        for name, one in first.items()
-    }
-    table["what limits it"] = pd.Series(limits).mask(
-        bars.outcome == NOT_TRAINED, outcome_words(NOT_TRAINED)
-    )
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
-def amount_of(record: dict, base: dict, speedup: dict, outcome: str) -> str:
-    """Return a ratio as text, with its interval, or with how few processes it rests on, and what
-    it allows to say.
+def remark_on(record: dict, base: dict, ratio: dict | None) -> str:
+    """Return what the table leaves open of a run: why it failed or gained nothing, else what
+    limits it and what to try, and what disturbed it or its baseline.
     """
-    words = outcome_words(outcome)
-    interval = outcome_words(TOO_FEW_PROCESSES.get(speedup["processes"], "not paired"))
-    if speedup["low"] is not None:
-        interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
-    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval})"
-    if record["settings"]["batch_size"] == "max":
-        sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
-        amount += f" per sample, each at its largest batch ({sizes})"
-    if outcome == OTHER_CONDITIONS:
-        return f"{amount}: no outcome, because {said(speedup['unlike'])}"
-    return amount if outcome in TOO_FEW_PROCESSES.values() else f"{amount}: {words}"
-
-
-def without_a_ratio(record: dict, base: dict, with_reason: bool) -> str:
-    """Return the sentence on a run that has no ratio over its baseline, or nothing."""
     name = record["precision"]
     if record["status"] != "ok":
-        status = STATUS_WORDS.get(record["status"], record["status"])
         # a reason may be a whole sentence
         reason = (record["reason"] or "no reason was recorded").rstrip(".")
-        return f"{name} {status}: {reason}."
-    if record["device_type"] == "cpu":
-        return f"{name} ran on the CPU: a smoke test, which measures nothing."
-    if base["status"] == "ok":
-        return ""
-    reason = f"; {said_of_limit(find_bottleneck(record))}" if with_reason else ""
-    return f"{name} has no {base['precision']} to be compared with ({base['status']}){reason}."
-
-
-def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
-    """Return one sentence on a run against its baseline: how much, what that allows to say, and
-    (`with_reason`) why.
-
-    What disturbed either run comes first, unless the run did not train, because then nothing is
-    called faster.
-    """
-    if alone := without_a_ratio(record, base, with_reason):
-        return alone
-    name, against = record["precision"], base["precision"]
-    disturbed = [one for run in (record, base) for one in conditions_of(run, run["precision"])]
-    disturbed += speedup["differences"] if speedup else []
-    cautions = "; ".join(dict.fromkeys(map(said, disturbed)))
-    warning = f"Caution: {cautions}. " if cautions else ""
-    outcome = judge(speedup)
-    if speedup is None:
-        return f"{warning}{name} cannot be compared with {against}: {outcome_words(outcome)}."
-    if outcome == NOT_TRAINED:
-        ratio = f"{speedup['ratio']:.2f}x over {against}"
-        return f"{said(speedup['untrained'])}, so its {ratio} is no speed-up. {warning}".rstrip()
-    amount = amount_of(record, base, speedup, outcome)
-    if speedup["lost"]:
-        amount += f", but {said(speedup['lost'])}"
-    if speedup["apart"]:
-        median = f"{speedup['median_ratio']:.2f}x"
-        amount += f"; its median block is {median}, so some blocks took far longer"
-    because = f"; {reasons_of(record, base)}" if with_reason else ""
-    return f"{warning}{name} is {amount}{because}."
+        return f"{name} ({STATUS.get(record['status'], record['status'])}): {reason}."
+    if ratio and ratio["untrained"]:
+        return f"{said(ratio['untrained'])}, so it has no speed-up."
+    doubts = conditions_of(record, name)
+    if ratio:
+        doubts = [*doubts, *ratio["differences"], ratio["unlike"], ratio["lost"]]
+    cautions = "; ".join(dict.fromkeys(said(one) for one in doubts if one))
+    return f"{name}: {reasons_of(record, base)}." + (f" Caution: {cautions}." if cautions else "")
 
 
 def reasons_of(record: dict, base: dict) -> str:
@@ -562,8 +495,8 @@ def reasons_of(record: dict, base: dict) -> str:
 
 
 def conclusion(tables: Tables) -> str:
-    """Return the answer in one or two sentences: what 16 bits gain over TF32 (or fp32) and what
-    limits the first of them; nothing where no such ratio is known.
+    """Return the answer in a sentence: what 16 bits gain over TF32 (or fp32); nothing where no such
+    ratio is known.
     """
     if tables.on_cpu:
         return CPU_WARNING
@@ -578,49 +511,33 @@ def conclusion(tables: Tables) -> str:
     answer = f"{model_name(run)} {way}: {listed(amounts, 'and')} as fast as {precision_name(base)}"
     shares = [f"{share:.2f}" for share in (gains.gib / bars.gib[base]).dropna()]
     if len(shares) == len(gains):
-        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its memory"
-    limits = find_bottleneck(run)
-    if limits[0].code == NOT_PROFILED:
-        return f"{answer}."
-    because = said_of_limit(limits)
-    if remedies := remedies_of(limits[0].code, run):
-        because += f": try {tried(remedies)}"
-    return f"{answer}. With {precision_name(name)}, {because}."
+        answer += f", with {listed([*dict.fromkeys(shares)], 'and')} of its peak memory"
+    return f"{answer}."
 
 
-def sentences_of(tables: Tables) -> list[str]:
-    """Return a sentence per precision: how much faster than fp32 and TF32 it is, and why."""
+def remarks_of(tables: Tables) -> list[str]:
+    """Return a sentence for each run, with what its row in the table leaves open."""
     if tables.on_cpu:
         return [CPU_WARNING]
-    runs = {arm: list(part.record) for arm, part in tables.trainings.groupby("arm")}
-    runs = {arm: runs[arm] for arm in tables.arms}
-    sentences: dict[str, list[str]] = {}
-    for arm, base in tables.axis.pairs([*runs]):
-        own = runs[arm][0]
-        if own["status"] == "ok" or arm not in sentences:
-            ratio = tables.between(tables.runs(0, arm), tables.runs(0, base))
-            text = verdict(own, runs[base][0], ratio, with_reason=arm not in sentences)
-            sentences.setdefault(arm, []).append(text)
-    items = [" ".join(texts) for texts in sentences.values()]
-    ok = [own[0] for own in runs.values() if own[0]["status"] == "ok"]
-    if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
-        items = [f"{one['precision']}: {said_of_limit(find_bottleneck(one))}." for one in ok]
-    if not items:
-        return ["No run ended well, so there is nothing to compare."]
-    return [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
+    remarks, against = [], tables.runs(0, tables.base_in(0))
+    for record in tables.trainings.record:
+        ratio = tables.between([record], against) if record["status"] == "ok" else None
+        text = remark_on(record, against[0] if against else record, ratio)
+        remarks.append(re.sub(r"\w+", lambda found: precision_name(found[0]), text))
+    return remarks
 
 
 def order_of(records: list[RunRecord]) -> str:
     """Return what is to be known of several runs of one process, or nothing of a single one."""
-    order = {
-        one.runs_before_in_process: precision_name(one.precision)
+    order = sorted(
+        (one.runs_before_in_process, precision_name(one.precision))
         for one in records
         if one.status == "ok" and one.runs_before_in_process is not None
-    }
+    )
     if len(order) < 2:
         return ""
     return (
-        f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this "
+        f"One process ran {listed([name for _, name in order], 'and')}, in this "
         "order. One run of each gives no interval, so a small difference may be chance."
     )
 
@@ -685,6 +602,6 @@ def show_way(records: list[RunRecord]) -> None:
         "display.max_colwidth", None, "display.max_columns", None, "display.width", 1000
     ):
         show_table(results_table(records))
-    for sentence in filter(None, (order_of(records), *sentences_of(tables))):
+    for sentence in filter(None, (order_of(records), *remarks_of(tables))):
         if sentence != answer:
             show_text(sentence)

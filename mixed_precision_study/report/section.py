@@ -6,9 +6,7 @@ as SVG, stands in the metadata of an output, which notebooks ignore: GitHub woul
 the PNG, and shows it on any ground.
 """
 
-import html
 import re
-import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,17 +17,12 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..parameters import printable
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
-from .files import of_a_report
+from .files import of_a_report, template
 from .words import plain, short, span
 
-# classes of HTML: a dollar sign in a table begins no formula
-NO_FORMULA = "mathjax_ignore tex2jax_ignore"
 NUMBER_LETTERS = 12  # of a cell that is a number with its unit
-# letters of a cell and of a heading; a longer one takes two lines where that saves width
-LONG, SHORT_HEAD = 12, 8
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -58,8 +51,7 @@ class Heading:
         link = self.link or ("" if self.folded else self.title)
         heading = vars(self) | {"name": name, "link": link}
         if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
-            above = f"<p>{html.escape(self.above)}</p>" if self.above else ""
-            page = f"{above}<h1>{html.escape(self.title)}</h1>"
+            page = template("title.html").render(vars(self))
             return {"text/html": page, "text/plain": self.title}, {"report": heading}
         text = f"## {plain(self.title)}"
         return {"text/markdown": text, "text/plain": text}, {"section": heading}
@@ -88,27 +80,12 @@ class Table:
     def html(self) -> str:
         """Return the table as HTML. Columns that hold numbers are aligned to the right."""
         frame = self.frame()
-        numeric = [is_numeric(frame[column]) for column in frame]
-        head = "".join(
-            cell("th", *column, ' scope="col"') for column in zip(frame, numeric, strict=True)
+        return template("table.html").render(
+            vars(self) | {"folded": self.folded if len(frame) > ROWS_IN_SIGHT else ""},
+            heads=list(frame),
+            numeric=[is_numeric(frame[column]) for column in frame],
+            cells=frame.to_numpy(),
         )
-        links = self.links or [""] * len(frame)
-        body = ""
-        for link, row in zip(links, frame.itertuples(index=False, name=None), strict=True):
-            first, *others = zip(row, numeric, strict=True)
-            cells = [cell("td", *first, href=link), *(cell("td", *one) for one in others)]
-            body += f"<tr>{''.join(cells)}</tr>"
-        kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
-        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        page = (
-            "<table "
-            f'class="{kinds}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
-        )
-        page = f'<figure class="table">{page}</figure>'
-        if self.folded and len(self.rows) > ROWS_IN_SIGHT:
-            name = html.escape(self.folded)
-            return f"<details><summary>{name}: {len(self.rows)} rows</summary>{page}</details>"
-        return page
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         with pd.option_context("display.max_colwidth", None):
@@ -124,18 +101,6 @@ def is_numeric(column: Iterable[object]) -> bool:
     return bool(texts) and all(
         re.match(r"[-+~\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts
     )
-
-
-def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
-    """Return a cell of a table as HTML, with its text escaped."""
-    kind = ' class="number"' if numeric else ""
-    if len(str(value)) > (SHORT_HEAD if tag == "th" else LONG):
-        width = min(26, (1.4 if tag == "th" else 2.4) + 0.25 * len(str(value)))
-        kind += f' style="white-space: var(--wrap); min-width: {width:.1f}em"'
-    text = html.escape(printable(str(value)))
-    if href:
-        text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'
-    return f"<{tag}{kind}{more}>{text}</{tag}>"
 
 
 def texts(column: Iterable, form: str = "") -> list[str | None]:
@@ -171,29 +136,14 @@ class Cards:
     cards: list[dict]
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        cells, texts = [], []
+        texts = []
         for card in self.cards:
-            escaped = [html.escape(printable(text)) for text in (card["against"], *card["lines"])]
-            name, task = (html.escape(printable(card[key])) for key in ("name", "task"))
-            numbers = " ".join(
-                "<span>{2}</span> <{0}>{1}</{0}>".format(
-                    "strong" if arm in card["strong"] else "em",
-                    html.escape(number),
-                    html.escape(arm),
-                )
-                for arm, number in card["numbers"].items()
-            )
-            cells.append(
-                "<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", numbers, *escaped))
-            )
             said = ", ".join(f"{arm} {number}" for arm, number in card["numbers"].items())
             texts.append(
                 f"{card['name']}, {card['task']}: {said} {card['against']}; "
                 f"{'; '.join(card['lines'])}"
             )
-        rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
-        body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
-        page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
+        page = template("cards.html").render(cards=self.cards)
         return {"text/html": page, "text/plain": "\n".join(texts)}
 
 
@@ -205,12 +155,7 @@ class Chart:
 
     figures: list[Figure]
     name: str
-    finding: str = ""  # what the picture shows, in a sentence
-
-    @property
-    def alt(self) -> str:
-        """The alternative text of the picture."""
-        return self.finding or f"Chart: {self.name.replace('_', ' ')}"
+    finding: str  # what the picture shows, in a sentence, as its alternative text
 
     @cached_property
     def png(self) -> bytes:
@@ -219,14 +164,20 @@ class Chart:
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         drawings = [
-            drawing_of(one, f"{self.name}{place}", self.alt)
+            drawing_of(one, f"{self.name}{place}", self.finding)
             for place, one in enumerate(self.figures)
         ]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}
         # as PNG has it
-        shown = {"alt": self.alt, "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS}
-        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": shown, "chart": chart}
+        shown = {
+            "alt": self.finding,
+            "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS,
+        }
+        return {"image/png": self.png, "text/plain": self.finding}, {
+            "image/png": shown,
+            "chart": chart,
+        }
 
 
 @dataclass

@@ -28,7 +28,7 @@ from .costs import (
 )
 from .files import place_of_project
 from .quality import quality_section
-from .results import MANY, days_of, method_section, numbers_section, sure_section
+from .results import MANY, days_of, method_section, numbers_section, sure_section, tilde_of
 from .section import Cards, Chart, File, Heading, Section
 from .settings import USUAL_WAY, growth_section, steps_section
 from .tables import Tables, bars_of
@@ -44,7 +44,6 @@ from .words import (
     said_of_made_up,
     short,
     span,
-    times,
 )
 
 LITTLE_GAIN = 1.05  # in eager mode; where AMP gains no more, a CUDA graph is what to try
@@ -170,19 +169,12 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
     quality.
     """
     cards = []
-    first = tables.axis.bases[0]
-    ratios = tables.ratios.set_index(["comparison", "arm", "base"]).ratio
     for best in best_of(tables, bars).itertuples():
         block = bars[bars.comparison == best.comparison]
         shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
         if shown.empty:
             shown = block[block.arm == best.arm]
         base, names = tables.called(best.baseline), list(shown.short)
-        strict = [ratios.get((best.comparison, arm, first)) for arm in shown.arm]
-        against = f"as fast as {base}"
-        if best.baseline != first and None not in strict:
-            over = listed(list(dict.fromkeys(map(times, strict))), "and")
-            against += f", {over} as fast as {tables.called(first)}"
         how = in_way(best.way) or "in the same way"
         if shown.processes.min() < FEWEST_PROCESSES:
             how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
@@ -198,31 +190,39 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
         quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
         lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
-        card = dict(name=best.model, task=best.task, numbers=numbers, against=against, lines=lines)
+        card = dict(
+            name=best.model,
+            task=best.task,
+            numbers=numbers,
+            against=f"as fast as {base}",
+            lines=lines,
+        )
         cards.append(card | {"strong": list(shown.short[shown.strong])})
     return cards
 
 
 def number_of(bar: Any) -> str:
-    """Return a ratio for a card: "1.70×", with "~" where its interval includes 1."""
-    unsure = pd.notna(bar.low) and bar.low <= 1 <= bar.high
-    return f"{'~' if unsure else ''}{bar.ratio:.2f}×"
+    """Return a ratio for a card: "1.70×", with "~" where its side of 1 is not told."""
+    return f"{tilde_of(bar)}{bar.ratio:.2f}×"
 
 
 def memory_words(saved: float) -> str:
-    """Return a share of memory that is saved in words, such as "31% less memory"."""
+    """Return a share of the peak that is saved in words, such as "31% less peak memory"."""
     change = round(100 * saved)
     if not change:
-        return "the same memory"
-    return f"{abs(change)}% {'less' if change > 0 else 'more'} memory"
+        return "the same peak memory"
+    return f"{abs(change)}% {'less' if change > 0 else 'more'} peak memory"
 
 
 def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
     devices = {str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}
-    full = {str(one["torch_version"]) for one in records if one["torch_version"]}
-    versions = {".".join(version.split(".")[:2]) for version in full}
+    versions = {
+        ".".join(str(one["torch_version"]).split(".")[:2])
+        for one in records
+        if one["torch_version"]
+    }
     hosts = len(set(tables.trainings.host) - {""})
     parts = [
         listed(sorted(devices), "and"),
@@ -234,27 +234,21 @@ def facts(tables: Tables) -> str:
     return " · ".join(filter(None, parts))
 
 
-def worked(tables: Tables) -> list[dict]:
+def worked(tables: Tables) -> pd.DataFrame:
     """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which
     failed.
     """
-    rows = []
-    for number, comparison in tables.comparisons.iterrows():
-        ends: dict[str, list[str]] = {"worked": [], "needs a GPU": [], "failed": []}
-        for arm in tables.arms:
-            for run in tables.runs(number, arm, ok=False)[:1]:
-                end = {"ok": "worked", "unsupported": "needs a GPU"}.get(run["status"], "failed")
-                ends[end].append(tables.short(arm))
-        rows.append(
-            {"model": comparison["name"], "task": comparison.task, "run": comparison.run}
-            | {end: ", ".join(names) or None for end, names in ends.items()}
-        )
-    return rows
+    ends = {"ok": "worked", "unsupported": "needs a GPU"}
+    ended = tables.bars.status.map(ends).fillna("failed")
+    arms = tables.bars.groupby(["comparison", ended], sort=False).short.agg(", ".join).unstack()
+    arms = arms.reindex(columns=[*ends.values(), "failed"])
+    named = tables.comparisons[["name", "task", "run"]].rename(columns={"name": "model"})
+    return named.join(arms)
 
 
-def what_is_fast(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return the commands of the fastest way where a model ran in eager mode, too, or what to
-    run next where AMP gained little in eager mode alone and the GPU waited; else "".
+def what_waits(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return what to run next where AMP gained little in eager mode, the best that was run, and
+    the GPU waited; else "".
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
@@ -339,10 +333,10 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
 
 
 def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) -> None:
-    """Add the cards, which commands are fast, lines to copy, and the ratios as dots."""
+    """Add the cards, what to run next, lines to copy, and the ratios as dots."""
     if cards := cards_of(tables, bars):
         screen.parts.append(Cards(cards))
-    if said := what_is_fast(tables, bars):
+    if said := what_waits(tables, bars):
         screen.say(said)
     rows = ratio_rows(bars)
     if len(rows):

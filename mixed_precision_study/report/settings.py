@@ -27,7 +27,6 @@ from .words import (
     COLOURS,
     arm_name,
     bare,
-    listed,
     outcome_words,
     precision_name,
     span,
@@ -46,7 +45,8 @@ USUAL_WAY = {  # of settings that are ways
 }
 BOTH = {"compile_cuda_graph": ("compile", "cuda_graph")}  # a way of execution that adds two things
 ABOUT_STEPS = """A dot compares a step with the first one. Behind it stands what the step gains over
-the one before, so the gains multiply to the total. Lines are 95% intervals."""
+the one before, so the gains multiply to the total. Lines are 95% intervals. A larger batch is
+another training, so it is no step."""
 ADDED = {
     ("cuda_graph", "compile_cuda_graph"): "torch.compile",
     ("compile", "compile_cuda_graph"): "CUDA graph",
@@ -193,13 +193,6 @@ def steps_section(tables: Tables) -> Section:
         section.finding = f"Times as fast as {first}, all steps together: {', '.join(totals)}"
         section.chart(dots(rows), "ladder", section.finding)
         section.say(ABOUT_STEPS)
-        batches = [
-            size for step in tables.show["steps"] for size in as_list(step.get("batch_size", []))
-        ]
-        if batches:
-            section.say(
-                f"A larger batch ({listed(batches)}) is another training, so it is not a step here."
-            )
         cells = {
             "model": steps.ladder,
             "step": steps.label,
@@ -243,10 +236,11 @@ def steps_section(tables: Tables) -> Section:
     return section
 
 
-ABOUT_GROWTH = """The table compares each precision with the next simpler one, because only that
-shows what the precision itself adds. A training loss may end 0.02 nats higher, or 2% in perplexity;
-this bar was fixed before any run. A loss is inconclusive where equal runs scatter by as much as its
-distance from the bar."""
+ABOUT_GROWTH = """Upright lines are 95% intervals; a line is dashed where a point has none, because
+it rests on too few processes or machines. The table compares each precision with the next simpler
+one, because only that shows what the precision itself adds. A training loss may end 0.02 nats
+higher, or 2% in perplexity; this bar was fixed before any run. A loss is inconclusive where equal
+runs scatter by as much as its distance from the bar."""
 ABOUT_LARGEST = """Less memory for each sample allows a larger batch, so each precision ran at the
 largest that fits. Ratios are per sample, because the batches differ. A larger batch is another
 training, so see its last metric."""
@@ -409,20 +403,15 @@ def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
 
 
 def growth_finding(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its arm is faster, or its ratios at the smallest and
-    the largest size if nothing is judged.
+    """Return from which size of each family on its arm is faster, or nothing where nothing is
+    judged.
     """
+    if not pairs.outcome.isin(OUTCOMES).any():
+        return ""
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
-    if pairs.outcome.isin(OUTCOMES).any():
-        claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
-        return f"Compared with {base}, {own} is faster {', '.join(claims)}"
-    changes = []
-    for one in families:
-        first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[end]) for end in (0, -1))
-        change = f"{one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f}"
-        changes.append(f"{change} from {first} to {last} ({one.family.iloc[0].split()[0]})")
-    return f"Times as fast as {base}, {own} goes {', '.join(changes)}"
+    claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
+    return f"Compared with {base}, {own} is faster {', '.join(claims)}"
 
 
 def faster_from(family: pd.DataFrame) -> str:
@@ -473,14 +462,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     if len(fp8):
         figures.append(draw_lines(*families_as_arms(fp8), "times as fast as bf16 AMP"))
     section.chart(figures, "growth", section.finding or "Speed-up over what grows")
-    dashes = (
-        "A line is dashed where a point has no interval, because it rests on too few "
-        "processes or machines."
-    )
-    solid = "Upright lines are 95% intervals; most are shorter than a marker."
-    known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
-    lines = {solid: known.notna().any(), dashes: known.isna().any(), ABOUT_GROWTH: True}
-    section.say(" ".join(line for line, is_drawn in lines.items() if is_drawn))
+    section.say(ABOUT_GROWTH)
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [
@@ -557,29 +539,19 @@ def add_largest(section: Section, tables: Tables) -> None:
 
 
 def add_scales(section: Section, tables: Tables) -> None:
-    """Add one sentence and the table of the sweeps of FEWEST_SCALES fixed loss scales or more;
+    """Add the table of the sweeps of FEWEST_SCALES fixed loss scales or more: skipped steps, ends.
 
     `fixed` is NaN for dynamic.
     """
-    runs = tables.trainings[tables.trainings.comparison >= 0]
+    runs = tables.trainings.join(tables.comparisons[["name", "task"]], "comparison", how="inner")
     runs = runs[runs.precision.str.contains("fp16")]
     scales = runs.record.map(lambda run: run["settings"].get("loss_scale"))
-    families = enumerate(same.index for _, same in alike(tables.comparisons, "loss_scale"))
-    family = {number: place for place, same in families for number in same}
-    runs = runs.assign(
-        fixed=pd.to_numeric(scales, errors="coerce"), family=runs.comparison.map(family)
-    )
-    sizes = runs.groupby(["family", "precision"]).fixed.transform("nunique")
-    rows = runs[sizes >= FEWEST_SCALES].sort_values(["family", "precision", "fixed"])
+    runs = runs.assign(fixed=pd.to_numeric(scales, errors="coerce"))
+    sweep = ["name", "task", "precision"]
+    several = runs.groupby(sweep).fixed.transform("nunique") >= FEWEST_SCALES
+    rows = runs[several].sort_values([*sweep, "fixed"])
     if rows.empty:
         return
-    scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
-    said = (
-        f"{well} of {len(scales)} trainings at fixed loss scales from "
-        f"{span(list(scales), '{:,.10g}')} ended well"
-    )
-    section.finding = section.finding or said
-    section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
         "precision": rows.precision.map(precision_name),

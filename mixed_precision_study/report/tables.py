@@ -6,7 +6,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
@@ -87,6 +87,11 @@ TABLE_COLUMNS = {  # of the tables, also where they have no row
 }
 
 
+def empty(name: str) -> pd.DataFrame:
+    """Return one of the tables without a row."""
+    return pd.DataFrame(columns=TABLE_COLUMNS[name])
+
+
 @dataclass
 class Tables:
     """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their
@@ -111,15 +116,9 @@ class Tables:
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     axis: Axis = PRECISIONS  # what it compares
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    comparisons: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["comparisons"])
-    )
-    ratios: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
-    )
-    quality: pd.DataFrame = field(
-        default_factory=lambda: pd.DataFrame(columns=TABLE_COLUMNS["quality"])
-    )
+    comparisons: pd.DataFrame = field(default_factory=partial(empty, "comparisons"))
+    ratios: pd.DataFrame = field(default_factory=partial(empty, "ratios"))
+    quality: pd.DataFrame = field(default_factory=partial(empty, "quality"))
     # (path, reason) of records that are not used
     left_out: list[tuple[str, str]] = field(default_factory=list)
     # records of other code than the newest of their notebook
@@ -430,6 +429,8 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """
     epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
+    measured = record if ok else dict.fromkeys(record)
+    card, busy = measured["device_used_mib"], measured["gpu_busy_fraction"]
     return {
         "run_id": record["run_id"],
         "path": record.get("path", ""),
@@ -445,16 +446,12 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",
         "seconds": statistics.fmean(epochs) if ok else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
-        "gib": peak_gib(record) if ok else None,
-        "card_gib": record["device_used_mib"] / 1024
-        if ok and record["device_used_mib"] is not None
-        else None,
-        "joules": record["joules_per_1000_samples"] if ok else None,
+        "gib": peak_gib(measured),
+        "card_gib": None if card is None else card / 1024,
+        "joules": measured["joules_per_1000_samples"],
         "metric": last_metric(record),
         "loss": (record["train_loss"] or [None])[-1],
-        "idle": 1 - record["gpu_busy_fraction"]
-        if ok and record["gpu_busy_fraction"] is not None
-        else None,
+        "idle": None if busy is None else 1 - busy,
         "step_ms": record["step_ms_median"],
         "disturbed": bool(flags_of(record)),
         "record": record,
@@ -549,7 +546,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
             }
             rows.append(row | found | {"test": id(found)})
     if not rows:
-        return pd.DataFrame(columns=TABLE_COLUMNS["ratios"])
+        return empty("ratios")
     table = pd.DataFrame(rows)
     tests = table.drop_duplicates("test").set_index("test").p
     table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)

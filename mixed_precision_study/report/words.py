@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from ..judge.bottleneck import AMPERE, VOLTA
 from ..judge.conditions import why_made_up
 from ..judge.finding import Finding
+from ..judge.verdict import FEWEST_HOSTS_FOR_SIDE, chance_of_one_side
 from ..parameters import printable
 from ..store.record import data_asked_for
 
@@ -55,11 +56,6 @@ def span(numbers: Collection[float], form: str = "{}") -> str:
     return " to ".join(
         dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers)))
     )
-
-
-def times(ratio: float) -> str:
-    """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
-    return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
 
 
 # key of a precision: (short name, full name), in the order of every table and chart
@@ -353,6 +349,26 @@ def tried(remedies: list[str]) -> str:
 def outcome_words(outcome: str) -> str:
     """Return an outcome, or why there is none, in words."""
     return OUTCOMES.get(outcome, outcome)
+
+
+def said_of_side(hosts: int) -> str:
+    """Return how often a range of so many machines leaves out 1 by chance, and what follows."""
+    share = f"{100 * chance_of_one_side(hosts):.3g}% of equal pairs"
+    return (
+        f"By chance {hosts} machines agree on a side of 1 in {share}, so ~ goes only from "
+        f"{FEWEST_HOSTS_FOR_SIDE} on."
+    )
+
+
+def said_of_commits(records: Sequence[dict]) -> str:
+    """Return in one sentence how many runs are of no clean commit that is known, or nothing."""
+    commits = [str(record["commit"]) for record in records]
+    counts = {
+        "of a commit with local changes": sum(commit.endswith("-dirty") for commit in commits),
+        "of a commit that is not known": commits.count("None"),
+    }
+    told = [f"{number} {words}" for words, number in counts.items() if number]
+    return f"Of {len(commits)} runs {' and '.join(told)}." if told else ""
 
 
 def said_of_made_up(records: Sequence[dict]) -> str:

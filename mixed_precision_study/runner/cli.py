@@ -20,7 +20,7 @@ from typing import NoReturn
 import psutil
 
 from ..parameters import UserError, did_you_mean, parameters_cell, printable
-from ..report.files import OWN_RUNS, check_place, own_runs, set_aside, sort_out
+from ..report.files import OWN_RUNS, check_place, own_runs, sort_out
 from ..report.words import NOT_TRIED
 from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
 from ..store.reading import read_records
@@ -83,10 +83,6 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         metavar="STUDY[/NOTEBOOK]",
         help="default: quick, or all of a file without it",
     )
-    given = (
-        "set a parameter, or NOTEBOOK.NAME of one notebook; repeats N makes N repetitions, "
-        "repeat K that numbered K"
-    )
     add(
         "-p",
         nargs=2,
@@ -94,7 +90,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         default=[],
         metavar=("NAME", "VALUE"),
         dest="given",
-        help=given,
+        help="set a parameter, or NOTEBOOK.NAME of one notebook; repeats N makes N repetitions, "
+        "repeat K that numbered K",
     )
     add(
         "--gpus",
@@ -111,18 +108,29 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     add(
         "--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY"
     )
-    limit = (
-        "end a run that takes longer; default: a day. "
-        "A run without progress for an hour is ended, too"
+    add(
+        "--timeout",
+        type=float,
+        default=1440,
+        metavar="MINUTES",
+        help="end a run that takes longer; default: a day. "
+        "A run without progress for an hour is ended, too",
     )
-    add("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
-    retried = "run again what failed, timed out or was killed"
     again.add_argument(
-        "--retry-failed", action="store_const", dest="again", const="failed", help=retried
+        "--retry-failed",
+        action="store_const",
+        dest="again",
+        const="failed",
+        help="run again what failed, timed out or was killed",
     )
-    everything = "set the old output folder aside and run everything"
-    again.add_argument("--fresh", action="store_const", dest="again", const="all", help=everything)
+    again.add_argument(
+        "--fresh",
+        action="store_const",
+        dest="again",
+        const="all",
+        help="set the old output folder aside and run everything",
+    )
     add("--list", action="store_true", help="show the studies, their trainings and rough minutes")
     add("--dry-run", action="store_true", help="show the runs in their order, and start nothing")
     add(
@@ -130,16 +138,22 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
         metavar="NOTEBOOK",
         help="show the parameters of a notebook and their defaults",
     )
-    report = (
-        "draw one report from folders or zips of records, "
-        "into --output-dir or the folder itself, and run nothing"
+    add(
+        "--report",
+        nargs="+",
+        metavar="FOLDER",
+        help="draw one report from folders or zips of records, "
+        "into --output-dir or the folder itself, and run nothing",
     )
-    add("--report", nargs="+", metavar="FOLDER", help=report)
-    file = (
-        "another file of studies, such as notebooks/articles.yaml, "
-        "or the study.yaml of an output folder"
+    add(
+        "--studies",
+        type=Path,
+        default=STUDIES_FILE,
+        metavar="FILE",
+        dest="file",
+        help="another file of studies, such as notebooks/articles.yaml, "
+        "or the study.yaml of an output folder",
     )
-    add("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
         raise UserError(
@@ -204,7 +218,7 @@ def hold(planned: dict[str, list[Comparison]], args: Namespace, stack: ExitStack
     """
     folders = [comparisons[0][0].folder for comparisons in planned.values()]
     for folder in folders:
-        check_place(folder, report_notebook(args))
+        check_place(folder)
         if args.again == "all":
             check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
     for folder in folders:
@@ -263,7 +277,7 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
             "where the report goes."
         )
     output = expanded(wanted, "--output-dir") if wanted else places[0]
-    check_place(output, notebook)
+    check_place(output)
     make(output)
     return 0 if summarise(output, notebook, places) else 1
 
@@ -382,10 +396,9 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
     executed, page = folder / "summary.ipynb", folder / "summary.html"
     log = folder / "logs" / "summary.log"
-    for path in (executed, page):
-        if kept := set_aside(path):
-            say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
-    log.unlink(missing_ok=True)
+    check_place(folder)
+    for path in (executed, page, log):
+        path.unlink(missing_ok=True)
     command = report_command(notebook, executed, parameters)
     process = start_process(command, folder, log, OF_A_REPORT)
     exit_status = None

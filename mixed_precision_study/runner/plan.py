@@ -174,14 +174,8 @@ class Setting(NamedTuple):
         and those of the runs are added to it.
         """
         place = relative_to_root(folder)
-        seeds = list(dict.fromkeys(way["seed"] for way in self.ways))
         for number in self.repetitions:
-            # a seed among the ways counts as a repetition, so that only the first one explains
-            changed = [
-                way | {"output_dir": place, "repeat": number + seeds.index(way["seed"])}
-                for way in self.ways
-            ]
-            left = unplanned(self.notebook.stem, changed, planned)
+            left = unplanned(self.notebook.stem, self.repeated(number, place), planned)
             for ways in processes_for(left, apart):
                 first = ways[0]
                 others = [
@@ -192,6 +186,16 @@ class Setting(NamedTuple):
                     self.notebook, first, folder, minutes, 0, study, self.given, tuple(others)
                 )
                 yield run
+
+    def repeated(self, number: int, place: str) -> list[dict]:
+        """Return the ways of a repetition. A seed among them counts as one more, because only the
+        first repetition explains.
+        """
+        seeds = list(dict.fromkeys(way["seed"] for way in self.ways))
+        return [
+            way | {"output_dir": place, "repeat": number + seeds.index(way["seed"])}
+            for way in self.ways
+        ]
 
 
 def processes_for(ways: list[dict], apart: bool) -> list[list[dict]]:

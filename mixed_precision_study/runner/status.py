@@ -188,7 +188,7 @@ def table(folder: Path) -> str:
         bars = bars.assign(over=bars.short, speed=bars.status.replace(ends))
     else:
         bars = with_changes(bars[bars.arm.isin(tables.compared_arms or tables.arms)])
-    shown = [name for name in ("speed", "memory", "energy") if name in bars]
+    shown = [name for name in ("speed", "peak memory", "energy") if name in bars]
     arms = {over: own.set_index("row")[shown] for over, own in bars.groupby("over", sort=False)}
     frame = pd.concat(arms, axis=1).dropna(axis=1, how="all").fillna("").rename_axis(None)
     if tables.on_cpu:
@@ -202,7 +202,7 @@ def with_changes(bars: "pd.DataFrame") -> "pd.DataFrame":
     """
     percent, figures = "{:+.0%}".format, bars[["ratio", "saved", "energy"]].astype(float)
     texts = {"speed": figures.ratio.map("{:.2f}x".format, na_action="ignore").astype(object)}
-    for name, change in {"memory": -figures.saved, "energy": figures.energy - 1}.items():
+    for name, change in {"peak memory": -figures.saved, "energy": figures.energy - 1}.items():
         texts[name] = (change.round(2) + 0.0).map(percent, na_action="ignore")  # -0.0 becomes 0.0
     bars = bars.assign(over=bars.short + "/" + bars.base_short, **texts)
     bars["speed"] = bars.speed.fillna(bars.status)

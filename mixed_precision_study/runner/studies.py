@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..judge.axis import PRECISION
 from ..parameters import OfATraining, UserError, did_you_mean
-from ..report.files import as_list, checked_study, plain_yaml, yaml_in
+from ..report.files import Study, as_list, checked_study, plain_yaml, yaml_in
 from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 MOST_REPEATS = 1000
 FORM = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Names = Annotated[list[PlainName], Field(min_length=1)]
 Settings = dict[str, Any]
 
 
@@ -35,17 +36,23 @@ class Entry(BaseModel):
     minutes: Annotated[float, Field(ge=0)] = 1
 
 
-class StudyForm(BaseModel):
-    """A study as it stands in a file. checked_study() looks at what it says of itself."""
+class StudyForm(Study):
+    """A study as it stands in a file."""
 
     model_config = FORM
     name: PlainName
-    description: Any = ""
-    show: Any = {}
-    axis: PlainName | Annotated[list[PlainName], Field(min_length=1)] = PRECISION
-    base: Any = None
+    axis: PlainName | Names = PRECISION  # type: ignore[assignment]
     interleaved: bool = False
     runs: Annotated[list[Entry], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def has_a_base(self) -> "StudyForm":
+        """Take the first value that is swept of each setting on the axis where no base is given."""
+        names = as_list(self.axis)
+        for entry in self.runs if self.base is None else ():
+            if self.base is None and all(name in entry.sweep for name in names):
+                self.base = [entry.sweep[name][0] for name in names]
+        return self
 
 
 def load_studies(path: Path) -> dict[str, dict]:
@@ -70,17 +77,7 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
     where = f"study {name} in {path}"
     if isinstance(study, dict):
         study = {**study, "name": name}
-    try:
-        form = StudyForm.model_validate(study)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ", ".join(
-            f"entry {part + 1}" if isinstance(part, int) else f"`{part}`" for part in first["loc"]
-        )
-        raise UserError(
-            f"{where} is wrong{place and ' at ' + place}: {first['msg']}; "
-            "see the head of notebooks/studies.yaml."
-        ) from None
+    form = checked_study(study, where, StudyForm)
     for number, entry in enumerate(form.runs, 1):
         settings = {*entry.parameters, *entry.sweep, *entry.small, *(entry.cpu or ())}
         if "precisions" in entry.sweep or "repeat" in settings:
@@ -97,26 +94,14 @@ def form_of(name: str, study: Any, path: Path) -> StudyForm:
 def described(form: StudyForm, path: Path) -> dict:
     """Return a study with what it says of itself as `about`.
 
-    Raise UserError where that is wrong.
+    Raise UserError where no run can have its base.
     """
-    where = f"study {form.name} in {path}"
     said = form.model_dump(exclude_unset=True)
-    if form.base is None:
-        said["base"] = first_arm(form)
     if form.axis != PRECISION:  # only runs of one GPU are pairs
         said.setdefault("interleaved", True)
-    study = checked_study(said, where)
-    if study.base is not None:
-        check_values(form, as_list(study.base), where)
-    return said | {"about": study._asdict()}
-
-
-def first_arm(form: StudyForm) -> list | None:
-    """Return the first value that a study sweeps of each setting on its axis, or None."""
-    for entry in form.runs:
-        if all(name in entry.sweep for name in as_list(form.axis)):
-            return [entry.sweep[name][0] for name in as_list(form.axis)]
-    return None
+    if form.base is not None:
+        check_values(form, as_list(form.base), f"study {form.name} in {path}")
+    return said | {"about": form.model_dump(include=set(Study.model_fields))}
 
 
 def check_values(form: StudyForm, base: list, where: str) -> None:

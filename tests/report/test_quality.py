@@ -85,19 +85,11 @@ def test_the_cpu_is_not_judged_and_divergence_is_inconclusive():
     )
 
 
-def test_a_run_at_chance_is_named_and_curves_compared_by_fall():
-    losses = {"fp32": [2.0, 1.5, 1.2, 1.1, 1.0], "tf32": [2.0, 1.5, 1.2, 1.1, 1.02]}
-    # not finite
-    losses |= {"amp_fp16": [2.0, 1.9, 1.8, 1.7, 1.6], "amp_bf16": [2.0, None, None, None, None]}
+def test_a_run_at_chance_is_named():
     facts = {"seconds": [3.0] * 5, "metric": [0.1] * 5, "parameters": {"epochs": 5}}
-    runs = [
-        made_up.make("cifar_resnet", name, train_loss=loss, **facts)
-        for name, loss in losses.items()
-    ]
-    _, _, (table,), sentences = section_of(*runs)
-    said = " ".join(sentences)
-    assert "4 of 4 runs" in said and "2.0%" in said and "fp16 AMP" in said
-    assert [(row["arm"], row["apart"]) for row in table.rows] == [("fp16 AMP", "60%")]
+    runs = [made_up.make("cifar_resnet", name, **facts) for name in ("fp32", "amp_fp16")]
+    _, _, _, sentences = section_of(*runs)
+    assert "2 of 2 runs" in " ".join(sentences) and "fp16 AMP" in " ".join(sentences)
 
 
 def train(precision, seconds, metric, seed=0, **fields):
@@ -110,7 +102,7 @@ def test_training_until_the_same_quality():
         train("fp32", seconds, [0.5, 0.93, 0.93], seed) for seed, seconds in enumerate((10.0, 12.0))
     ]
     runs += [train("tf32", 8.0, [0.5, 0.6, 0.93]), train("amp_fp16", 4.0, [0.5, 0.6, 0.7])]
-    _, _, (table,), said = section_of(*runs)
+    _, _, (table,), _ = section_of(*runs)
     cells = [
         (row["precision"], row["reached"], row["epochs"], row["seconds"], row["kilojoules"])
         for row in table.rows
@@ -120,11 +112,6 @@ def test_training_until_the_same_quality():
         ("TF32", "1 of 1", "3", "24.0", "9.00"),
     ]
     assert cells[2] == ("fp16 AMP", "0 of 1", "-", "-", "-")
-    assert [text.split("**")[1] for text in said if text.startswith("**")] == [
-        "TF32",
-        "fp16 AMP",
-        "fp16 AMP",
-    ]
     assert section_of(*runs, target_metric=0.99)[2] == []
     assert {row["target"] for row in section_of(*runs, target_metric=0.6)[2][0].rows} == {"0.6"}
 

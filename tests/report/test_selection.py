@@ -13,7 +13,7 @@ from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report import files, results
 from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
-from mixed_precision_study.report.words import task_name
+from mixed_precision_study.report.words import said_of_commits, task_name
 from mixed_precision_study.runner import status
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import write_json
@@ -189,3 +189,13 @@ def test_sorting_out_takes_as_long_as_there_are_killed_runs(monkeypatch, alike):
             one["dataset_used"] for one in used
         } == {"cifar10"}
     assert counts[1] == 2 * counts[0]
+
+
+def test_runs_of_no_clean_commit_are_counted(tmp_path):
+    commits = ("a", "b-dirty", "b-dirty", None)
+    for repeat, one in enumerate(commits):
+        facts = {"parameters": {"repeat": repeat}, "commit": one}
+        write_all(tmp_path, made_up.make("cifar_resnet", "fp32", **facts))
+    said = said_in(results.method_section(read_tables(tmp_path)))
+    assert "Of 4 runs 2 of a commit with local changes and 1 of a commit that is not known" in said
+    assert said_of_commits([{"commit": "a"}]) == ""

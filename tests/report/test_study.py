@@ -24,16 +24,16 @@ SAID = {
         ([SAID, SAID, {"name": "other"}, None], Study(**SAID)),
         (
             [None, {"name": "a", "show": {"over": "units", "newer": 1}}],
-            Study("a", "", {"over": "units"}),
+            Study(name="a", show={"over": "units"}),
         ),
-        ([SAID, {"name": "other"}], Study("", "", {})),
-        ([{"name": "<script>"}], Study("", "", {})),
-        ([{"name": "a", "description": "[b](javascript:c)"}], Study("", "", {})),
+        ([SAID, {"name": "other"}], Study()),
+        ([{"name": "<script>"}], Study()),
+        ([{"name": "a", "description": "[b](javascript:c)"}], Study()),
         (
             [{"name": "a", "show": {"steps": [{"label": "$x$"}, 5], "over": {"a": 1}}}],
-            Study("a", "", {}),
+            Study(name="a"),
         ),
-        ([], Study("", "", {})),
+        ([], Study()),
     ],
 )
 def test_most_records_decide_on_the_study_and_odd_ones_do_not(tmp_path, studies, study):
@@ -45,7 +45,9 @@ def test_study_yaml_goes_before_the_records(tmp_path):
         "name: own\nshow: {steps: [{label: a, precision: [fp32, tf32]}]}"
     )
     study = study_of(tmp_path, [{"study": SAID}])
-    assert study == Study("own", "", {"steps": [{"label": "a", "precision": ["fp32", "tf32"]}]})
+    assert study == Study(
+        name="own", show={"steps": [{"label": "a", "precision": ["fp32", "tf32"]}]}
+    )
 
 
 @pytest.mark.parametrize(

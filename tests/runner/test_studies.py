@@ -44,7 +44,7 @@ def test_every_run_of_a_study_is_accepted(name, tmp_path, monkeypatch):
     record = new_record("cifar_resnet", runs[0].parameters, "fp32", {})
     write_record(record, tmp_path)
     ((record,), left_out) = read_records(tmp_path)
-    assert study_of(tmp_path, [record])._asdict() == record["study"]
+    assert study_of(tmp_path, [record]).model_dump() == record["study"]
     assert record["study"] == {
         "axis": STUDIES[name].get("axis", "precision"),
         "base": STUDIES[name].get("base"),
@@ -106,7 +106,7 @@ def test_the_study_of_an_output_folder_runs(tmp_path):
     path.write_text(yaml.safe_dump({**said, "runs": [ENTRY]}))
     (tmp_path / "summary.ipynb").touch()  # the report of that folder
     studies = load_studies(path)
-    about = study_of(tmp_path, [])._asdict()
+    about = study_of(tmp_path, []).model_dump()
     assert studies["once"]["about"] == said | {"axis": "precision", "base": None} == about
     assert list(chosen_studies(studies, [])) == ["once"]
     assert notebooks_for(path, studies) == NOTEBOOKS
