@@ -8,14 +8,16 @@ may be left out. Each contender has a process of its own, and every second round
 that a host that becomes slower favours nobody. With --abreast several load and compile at the same
 time from the second round on, and each is then timed alone while the others wait.
 FOLDER/measured.csv has what is measured, from which the same command goes on, and FOLDER/peers.csv
-a row for each cell. With --tiny it is a smoke test, on a CPU, too, and its numbers mean nothing.
+a row for each cell. FOLDER/raw.jsonl keeps the seconds or the record behind each speed, with the
+state of its GPU. With --tiny it is a smoke test, on a CPU, too, and its numbers mean nothing.
 
 Their code runs as it is but for this. timm's benchmark waits for the GPU in each step, and here at
 the end alone. nanoGPT does not evaluate. pytorch-cifar trains ResNet-18 on made-up images, which
-pass through its own transforms and workers. At its best it has channels_last, bf16 autocast,
-torch.compile with CUDA graphs (reduce-overhead), which nanoGPT is given at its best, too, and a
-worker for nearly every core, because its two workers would hold the GPU back. timm has no scaler of
-the loss, so eager mode is compared in bf16, where nobody needs one.
+pass through its own transforms and workers. Its fast form has channels_last, bf16 autocast,
+torch.compile with CUDA graphs (reduce-overhead), which nanoGPT is given at its best, too, and
+workers for nearly every core that live on from epoch to epoch. It reads the loss in every hundredth
+step alone. As its loader still holds the GPU back, no cell of it is called best. timm has no scaler
+of the loss, so eager mode is compared in bf16, where nobody needs one.
 """
 
 import argparse
@@ -23,6 +25,7 @@ import contextlib
 import csv
 import functools
 import io
+import json
 import math
 import os
 import re
@@ -61,7 +64,7 @@ CELLS = [  # cell, unit, their contender, ours; the first word is the function b
     ),
     ("GPT-2 124M, bf16 AMP, eager", "tokens/s", "nanogpt eager", "gpt eager"),
     ("GPT-2 124M, bf16 AMP, compiled", "tokens/s", "nanogpt compile", "gpt compile"),
-    ("GPT-2 124M, bf16 AMP, best", "tokens/s", "nanogpt compile", "gpt compile_cuda_graph"),
+    ("GPT-2 124M, bf16 AMP, best", "tokens/s", "nanogpt reduce-overhead", "gpt compile_cuda_graph"),
     *(
         (
             f"GPT-2 124M, bf16 AMP, a batch a step, {name}",
@@ -76,11 +79,19 @@ CELLS = [  # cell, unit, their contender, ours; the first word is the function b
         )
     ),
     ("ResNet-18, CIFAR-10, as shipped (TF32)", "images/s", "cifar shipped", "resnet eager"),
-    ("ResNet-18, CIFAR-10, bf16 AMP, best", "images/s", "cifar best", "resnet compile_cuda_graph"),
+    (
+        "ResNet-18, CIFAR-10, bf16 AMP, images by workers",
+        "images/s",
+        "cifar fast",
+        "resnet compile_cuda_graph",
+    ),
 ]
 CHECKOUTS = ("timm", "nanogpt", "cifar")
 MEASURED = ("round", "contender", "speed", "gpu")
 SPEED = re.compile(r"^speed ([\d.]+)$", re.MULTILINE)
+RAW: dict = {}  # of this process: what its speed comes from
+RAW_LINE = re.compile(r"^raw (\{.*\})$", re.MULTILINE)
+STATE = "uuid,name,driver_version,power.limit,clocks.sm,temperature.gpu,clocks_event_reasons.active"
 TIMEOUT = 240  # seconds in which a contender gets ready, and in which it is timed
 EPOCHS = 5  # that are timed, of which the median counts
 # of GPT-2: batches a step, whose gradients are added, and steps of the warm-up
@@ -157,7 +168,8 @@ def timm(way: str, checkout: Path, tiny: bool) -> float:
     ]
     changes += [("t_run_elapsed = self.time_fn() - t", "t_run_elapsed = self.time_fn(True) - t")]
     names = run_script(checkout / "benchmark.py", words, changes)
-    return names["benchmark"](names["parser"].parse_args())["train_samples_per_sec"]
+    RAW["benchmark"] = names["benchmark"](names["parser"].parse_args())
+    return RAW["benchmark"]["train_samples_per_sec"]
 
 
 def gpt_size(tiny: bool) -> tuple[int, int, int, dict[str, int]]:
@@ -206,7 +218,8 @@ def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
         if way == "reduce-overhead":
             changes += [("torch.compile(model)", 'torch.compile(model, mode="reduce-overhead")')]
         run_script(checkout / "train.py", words, changes, print=noted)
-    return micro * batch * block * apart / statistics.median(np.diff(lines[1:]))
+    RAW["seconds"] = np.diff(lines[1:]).tolist()
+    return micro * batch * block * apart / statistics.median(RAW["seconds"])
 
 
 class Images(torch.utils.data.Dataset):
@@ -242,11 +255,14 @@ def cifar(way: str, checkout: Path, tiny: bool) -> float:
         ("\nnet = SimpleDLA()", "\nnet = ResNet18()"),
         ("\nfor epoch in range(", "\nfor epoch in () and range("),
     ]
-    if way == "best":
-        workers = f"num_workers={max(2, len(os.sched_getaffinity(0)) - 2)})"
+    if way == "fast":
+        workers = f"num_workers={max(2, len(os.sched_getaffinity(0)) - 2)}"
         changes += [
             (whole, "net = fast(net.to(device))\nif device == 'cuda':\n"),
-            ("num_workers=2)", workers),
+            ("num_workers=2)", f"{workers}, persistent_workers=True)"),
+            ("loss.item()", "loss.detach()"),
+            (".sum().item()", ".sum()"),
+            ("        progress_bar(", "        batch_idx % 100 or progress_bar("),
         ]
     names = run_script(checkout / "main.py", [], changes, fast=fast)
     seconds = []
@@ -254,8 +270,11 @@ def cifar(way: str, checkout: Path, tiny: bool) -> float:
         names["trainset"].images = names["trainset"].images[:256]
     for epoch in range(3):
         began = time.perf_counter()
-        names["train"](epoch)  # waits for the GPU in each step
+        names["train"](epoch)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
+    RAW["seconds"] = seconds
     return 2 * len(names["trainset"]) / sum(seconds[1:])
 
 
@@ -307,6 +326,7 @@ def gpt(execution: str, checkout: Path, tiny: bool) -> float:
             output_dir=folder,
             **given,
         )
+    RAW["record"] = record.model_dump(mode="json")
     return MICRO_BATCHES * batch * block * steps / statistics.median(record.epoch_seconds)
 
 
@@ -315,6 +335,7 @@ def of_notebook(name: str, **parameters) -> float:
     with tempfile.TemporaryDirectory() as folder, waiting_after_warm_up():
         parameters |= {"dataset": "synthetic", "epochs": EPOCHS, "repeat": 1, "output_dir": folder}
         (record,) = run_cells(ROOT / "notebooks" / f"{name}.ipynb", "run", parameters)["records"]
+    RAW["record"] = record.model_dump(mode="json")
     return record.samples_per_epoch / statistics.median(record.epoch_seconds)
 
 
@@ -434,6 +455,16 @@ def by_turns(commands: list[list[str]]) -> Iterator[tuple[str, str]]:
         yield output, ["no result", *re.findall(r"^\S*Error: .*", errors.read(), re.MULTILINE)][-1]
 
 
+def state_of_gpu() -> dict:
+    """Return what nvidia-smi says of this process's GPU, or nothing without one."""
+    if DEVICE == "cpu":
+        return {}
+    gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    command = ["nvidia-smi", "-i", gpu, f"--query-gpu={STATE}", "--format=csv,noheader"]
+    values = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return dict(zip(STATE.split(","), values.strip().split(", "), strict=False))
+
+
 def measure(contenders: list[str], options: argparse.Namespace) -> Iterator[tuple]:
     """Yield (contender, its speed) of contenders that get ready at the same time and are timed one
     after the other, each in a process of its own.
@@ -448,6 +479,8 @@ def measure(contenders: list[str], options: argparse.Namespace) -> Iterator[tupl
         found = SPEED.search(output)
         if not found:
             print(f"{contender}: {error}", flush=True)
+        with (options.folder / "raw.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in RAW_LINE.findall(output))
         yield contender, float(found[1]) if found else None
 
 
@@ -477,9 +510,11 @@ def main() -> None:
     if options.one:
         signal.alarm(TIMEOUT)
         kind, way = options.one.split()
+        RAW.update(contender=options.one, started=time.time(), torch=torch.__version__)
         with contextlib.redirect_stdout(io.StringIO()):
             speed = RUN[kind](way, getattr(options, USED.get(kind, kind), ROOT), options.tiny)
-        print(f"speed {speed:.2f}")
+        RAW.update(ended=time.time(), gpu=state_of_gpu(), speed=speed)
+        print(f"raw {json.dumps(RAW, default=str)}\nspeed {speed:.2f}")
         return
     if DEVICE == "cpu" and not options.tiny:
         parser.error("there is no GPU here; --tiny is a smoke test that runs on a CPU")
