@@ -2,7 +2,7 @@
 first picture.
 
     python docs/outputs.py  # every folder below outputs/ that has a summary.html
-    python docs/outputs.py outputs/main/quick-h100
+    python docs/outputs.py outputs/main/quick-h200
     python docs/outputs.py --pages site  # all pages in a folder, with an index, for a web server
 
 Records that lie loose in a folder go into its records.zip. That file is written only where a record
@@ -73,16 +73,15 @@ def draw(folder: Path) -> None:
             part["metadata"].pop(name, None)
         if "injected-parameters" in part["metadata"].get("tags", []):
             part["id"] = "injected-parameters"  # papermill draws a new one each time
+    # the page has the drawings of charts, so they need not stand in the notebook a second time
+    charts = [
+        part["metadata"].pop("chart")
+        for cell in content["cells"]
+        for part in cell.get("outputs", [])
+        if "chart" in part.get("metadata", {})
+    ]
+    drawings = charts[0]["drawings"] if charts else []
     executed.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
-    drawings = next(
-        (
-            part["metadata"]["chart"]["drawings"]
-            for part in outputs
-            if "chart" in part.get("metadata", {})
-        ),
-        [],
-    )
     for path in set(folder.glob("*.png")) - kept:
         path.unlink()
     if drawings:

@@ -10,9 +10,9 @@ from conftest import ROOT, read_json
 from golden import figures
 
 FOLDER = ROOT / "tests/golden/figures"
-SMALL = ("quick-h200", "neighbour-h200")
+SMALL = ("quick-eager-h200", "neighbour-h200")
 RECORDED = {path.stem: read_json(path) for path in sorted(FOLDER.glob("*.json"))}
-VERSION = (FOLDER / "matplotlib.txt").read_text(encoding="utf-8").strip()
+VERSION = (FOLDER / "matplotlib.txt").read_text().strip()
 DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 
 
@@ -41,7 +41,7 @@ def test_all_results_have_been_recorded():
 
 
 def test_a_chart_or_a_ratio_that_differs_is_found():
-    old = RECORDED["quick-h200"]
+    old = RECORDED["quick-eager-h200"]
     new = copy.deepcopy(old)
     panel = new["charts"]["time"][0]["panels"][0]
     panel["texts"][0] += "0"
@@ -49,4 +49,4 @@ def test_a_chart_or_a_ratio_that_differs_is_found():
     (lost, _), (_, ratio), *_ = new["ratios"].items()
     del new["ratios"][lost]
     ratio["ratio"] = 1.1 / ratio["ratio"]
-    assert len(figures.compared(old, new, "quick-h200")) == 4
+    assert len(figures.compared(old, new, "quick-eager-h200")) == 4

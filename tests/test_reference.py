@@ -70,7 +70,7 @@ WHOLE = (
     "scaling-h200 order-h200"
 )
 WHOLE += (
-    " inference-h200 quick-h100 quick-earlier-h100 reference-h100 reference-h200 quick-h200 "
+    " inference-h200 quick-eager-h100 quick-earlier-h100 reference-h100 reference-h200 quick-eager-h200 "
     "graph-quality-h200"
 )
 WHOLE += " neighbour-h200 executed-h100 hosts-h200 reference-earlier-h100"

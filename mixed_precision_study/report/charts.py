@@ -231,9 +231,11 @@ def draw_dots(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
     axes.text(1, -0.4, panel.takes.iloc[0], ha="right", color=SOFT, **beside)
     at = 0.6
     for name_of_row, row in panel.groupby("row", sort=False):
-        axes.text(0, at, textwrap.shorten(name_of_row, LONG_LINE, placeholder="…"), **beside)
-        if pd.notna(seconds := row.seconds.iloc[0]):
-            axes.text(1, at, f"{short(seconds)} s", ha="right", color=SOFT, **beside)
+        name = textwrap.shorten(name_of_row, LONG_LINE, placeholder="…")
+        takes = f"{short(row.seconds.iloc[0])} s" if row.seconds.notna().iloc[0] else ""
+        fits = min(1, (LONG_LINE - len(takes)) / len(name))  # so that the two do not touch
+        axes.text(0, at, name, size=fits * plt.rcParams["font.size"], **beside)
+        axes.text(1, at, takes, ha="right", color=SOFT, **beside)
         axes.vlines(1, at + 0.4, at + len(row) + 0.6, color=SOFT, linewidth=1)
         for dot in row.itertuples():
             at += 1

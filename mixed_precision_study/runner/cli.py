@@ -289,7 +289,7 @@ def place_of_records(word: str) -> Path:
     """
     place = expanded(word, "--report")
     if place == (ROOT / OWN_RUNS).resolve() and not own_runs(place):
-        advice = "give one of the published results, such as outputs/main/quick-h100"
+        advice = "give one of the published results, such as outputs/main/quick-h200"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)
     used, left_out = sort_out(records)

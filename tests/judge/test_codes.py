@@ -7,7 +7,12 @@ import pytest
 from conftest import ROOT
 
 FILES = sorted((ROOT / "mixed_precision_study" / "judge").glob("*.py"))
-OF_RECORDS = {"power cap", "fp8 matmul", "depthwise convolution", "layout change"}  # names that stand in records
+OF_RECORDS = {
+    "power cap",
+    "fp8 matmul",
+    "depthwise convolution",
+    "layout change",
+}  # names that stand in records
 WORDS = re.compile(r"[A-Za-z]+\S* +\S*[A-Za-z]+|[A-Za-z]+[.:;,] *$|^ *[.:;,] *[A-Za-z]+")
 
 
