@@ -150,6 +150,7 @@ def scored(cells: pd.DataFrame) -> tuple[pd.DataFrame, Score | None]:
     if fitted.outcome.nunique() < 2:
         return cells, None
     bound = bound_of(fitted, "kept")
+    cells["bound"] = bound
     said = cells.kept.lt(bound).map({True: WORSE, False: NOT_WORSE})
     cells["predicted"] = said.where(nearest & cells.kept.notna(), "")
     is_worse = tested.outcome == WORSE
@@ -183,7 +184,9 @@ def main() -> None:
         return
     tables = []
     for notebook, rows in trainings_in(arguments.counted).groupby("notebook"):
-        tables.append(cells_of(rows, pilots[notebook]).assign(notebook=notebook))
+        pilot = pilots[notebook]
+        cells = cells_of(rows, pilot).assign(notebook=notebook, margin=pilot.margin)
+        tables.append(cells)
     cells, score = scored(pd.concat(tables, ignore_index=True))
     print(cells.to_string(index=False, float_format="%.4g"))
     print(score or "Inconclusive: the fitted cells have one outcome alone.")

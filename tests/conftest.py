@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib
@@ -16,7 +17,7 @@ import torch
 from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
-from mixed_precision_study.parameters import checked
+from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store import commit
 
@@ -66,11 +67,19 @@ def results(name):
 
 
 def read_json(path):
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text())
 
 
 def read_notebook(name):
     return read_json(NOTEBOOKS / f"{name}.ipynb")
+
+
+@contextmanager
+def refuses(words=None):
+    """What a person's mistake must get: a UserError of one line with these words."""
+    with pytest.raises(UserError, match=words) as stopped:
+        yield stopped
+    assert "\n" not in str(stopped.value)
 
 
 def seeded(seed):

@@ -32,7 +32,7 @@ def read_all(folder, *records, **show):
 
 def flat(record, path="made up"):
     """Return a record as it is read back from its file."""
-    return flat_record(record) | {"path": path}
+    return {**flat_record(record), "path": path}
 
 
 def parts_of(section, kind):
@@ -52,14 +52,14 @@ def rows_in(section):
 
 
 def drawn_bars(figure):
-    """Return (length, label, colour) of each bar of a figure of draw_bars() from above."""
+    """Return (length, label, colour) of each bar of a figure of draw_bars() from above; all begin at 0."""
     (axes,) = figure.axes
+    assert axes.get_xlim()[0] == 0 and {bar.get_x() for bar in axes.patches} <= {0}
     labels = {}
     for text in axes.texts:
         labels.setdefault(text.get_position()[1], []).append(text.get_text())
     bars = sorted(axes.patches, key=lambda bar: bar.get_y())
-    places = [bar.get_y() + bar.get_height() / 2 for bar in bars]
-    found = zip(places, bars, strict=True)
+    found = zip([bar.get_y() + bar.get_height() / 2 for bar in bars], bars, strict=True)
     return [
         (
             bar.get_width(),

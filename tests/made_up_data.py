@@ -36,7 +36,7 @@ def write_csv(path, rows, columns=("path", "image", "label")):
 def write_texts(folder, train="a b <unk> a\nc d\n", **others):
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {"train": train, "valid": "b strange\n", **others}.items():
-        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+        (folder / f"{name}.txt").write_text(text)
 
 
 def assert_equal_batches(first, second):

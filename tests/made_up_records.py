@@ -36,8 +36,10 @@ USUAL = {
     "execution": "eager",
     "repeats": 1,
     "seed": 0,
+    "data_dir": "../data",
+    "output_dir": "../outputs",
+    "precisions": ["fp32"],
 }
-USUAL |= {"data_dir": "../data", "output_dir": "../outputs", "precisions": ["fp32"]}
 DATA = {  # data, unit of the samples, their number, steps of an epoch
     "cifar_resnet": ("cifar10", "images", 50_000, 391),
     "efficientnet_regression": ("elpv", "images", 2_100, 66),
@@ -117,7 +119,8 @@ def explanation_of(notebook, precision, seconds, peak, data):
         "slack": 200.0,
         "context": 1290.0,
     }
-    return {f"ledger_{name}_mib": mib for name, mib in parts.items()} | {
+    return {
+        **{f"ledger_{name}_mib": mib for name, mib in parts.items()},
         "gpu_busy_fraction": 0.6 if notebook == "lstm_language_model" else 0.9,
         "kernel_family_fractions": KERNELS,
         "tensor_core_fraction": 0.0 if precision == "fp32" else 0.4,
@@ -223,8 +226,10 @@ def make_failed(notebook, precision, status, reason, **rest):
         "peak_allocated_mib": None,
         "device_used_mib": None,
         "samples_per_second": None,
+        "epoch_seconds": [],
+        "train_loss": [],
+        "metric": [],
     }
-    nothing |= {"epoch_seconds": [], "train_loss": [], "metric": []}
     return make(notebook, precision, **{**nothing, "status": status, "reason": reason, **rest})
 
 

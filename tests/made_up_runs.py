@@ -11,8 +11,11 @@ PARAMETERS = {
     "seed": 0,
     "repeats": 1,
     "repeat": 0,
+    "epochs": 2,
+    "execution": "eager",
+    "channels_last": False,
+    "precisions": ["fp32"],
 }
-PARAMETERS |= {"epochs": 2, "execution": "eager", "channels_last": False, "precisions": ["fp32"]}
 ON_GPU = {"status": "ok", "device_type": "cuda", "gpu_uuid": "GPU-1", "epoch_seconds": [4.0, 4.0]}
 
 
@@ -95,8 +98,11 @@ def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
         "seconds": seconds,
         "processes": processes,
         "seeds": 1,
+        "median_ratio": ratio,
+        "apart": False,
+        "differences": [],
+        **unknown,
     }
-    found |= {"median_ratio": ratio, "apart": False, "differences": [], **unknown}
     if low is not None:
         found |= {"low90": low + 0.1 * (ratio - low), "high90": high - 0.1 * (high - ratio)}
         found["smallest"] = high / ratio - 1

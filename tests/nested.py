@@ -39,10 +39,9 @@ PARAMETERS = {
     "batch_size": 128,
     "lr": 0.1,
     "seed": 0,
+    "data_dir": "data",
+    "output_dir": "outputs",
 }
-
-
-PARAMETERS |= {"data_dir": "data", "output_dir": "outputs"}
 
 
 def make(precision="fp32", **facts):

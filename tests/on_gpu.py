@@ -103,7 +103,7 @@ def main():
         page += f"- {way}: {', '.join(found)}, {spent:.0f} s\n"
     print(page)
     if args.write:
-        args.write.write_text(page, encoding="utf-8")
+        args.write.write_text(page)
     return status
 
 

@@ -45,12 +45,12 @@ def test_nothing_is_stale(capsys):
 
 def test_each_column_of_ratios_csv_is_said_once():
     said = re.findall(r"`(\w+)`(?:, |: )", tables.columns_list())
-    with (ROOT / "outputs/main/reference-h100/ratios.csv").open(encoding="utf-8") as opened:
+    with (ROOT / "outputs/main/reference-h100/ratios.csv").open() as opened:
         written = next(csv.reader(opened))
     assert sorted(said) == sorted({*written, "axis", "arm", "base"})
 
 
-def test_each_number_is_read_by_a_document_and_found_by_name():
+def test_each_number_is_read_by_a_document():
     documents = {path: path.read_text() for path in tables.pages(ROOT)}
     own = {path: quoted.quoted(path, text, ROOT / "outputs") for path, text in documents.items()}
     read = {
@@ -58,14 +58,11 @@ def test_each_number_is_read_by_a_document_and_found_by_name():
         for path, text in documents.items()
         for name in set(tables.INLINE.findall(text)) - own[path].keys()
     }
-    source = (ROOT / "docs" / "figures.py").read_text()
     assert figures.numbers(ROOT / "outputs").keys() == read
-    made = [name for name in read if not re.match(r"line_|\w*memory", name)]  # of several models
-    assert [name for name in sorted(made) if f'"{name}"' not in source] == []
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "stale"),
+    "name, text, stale",
     [
         (
             "notebooks/summary.ipynb",
@@ -140,10 +137,10 @@ def test_a_repository_fills_badges_and_addresses(renamed):
 
 
 def test_a_repository_fills_finders(renamed):
-    start = (renamed / "docs" / "start.md").read_text()
+    start = (renamed / "docs/start.md").read_text()
     assert "someone" not in start
     for one in (*EXPERIMENTS, "summary"):
-        notebook = (renamed / "notebooks" / f"{one}.ipynb").read_text()
+        notebook = (renamed / f"notebooks/{one}.ipynb").read_text()
         for place in PLACES:
             assert f"{place}{one}.ipynb" in notebook and f"{place}{one}.ipynb" in start
         assert f"git+{URL}@v{__version__}" in notebook  # pip gets the code from there at last
@@ -190,17 +187,6 @@ def test_the_result_comes_first(after):
     assert cells[-1].id == "finder"
 
 
-def test_the_conclusion_of_each_way_comes_first():
-    kinds = [("text/markdown", "Slow. Wait."), ("image/png", "AA"), ("text/markdown", "a note")]
-    kinds += [("text/html", "<table>"), ("text/markdown", "Fast. Go."), ("image/png", "BB")]
-    shown = [{"output_type": "display_data", "data": {kind: text}} for kind, text in kinds]
-    cell = {"outputs": shown}
-    assert executed.taken_conclusions(cell) == ["**Slow.** Wait.", "**Fast.** Go."]
-    assert [next(iter(one["data"].values())) for one in cell["outputs"]] == [
-        *("AA", "a note", "<table>", "BB")
-    ]
-
-
 def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
     copy = nbformat.reads(after, as_version=4)
     sources = {cell.source for cell in copy.cells if cell.id not in ("note", "where")}
@@ -210,9 +196,3 @@ def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
     assert "see outputs or https://a.org/b/c" in after
     count = sum(cell.cell_type == "code" for cell in before.cells)
     assert after.count("printed by the cell") == count
-
-
-@pytest.mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])
-def test_a_notebook_without_result_is_refused(name, tmp_path, capsys):
-    assert (executed.main([name, "x"]), capsys.readouterr().err.count("\n")) == (1, 1)
-    assert not (tmp_path / "x").exists()

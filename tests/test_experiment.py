@@ -90,8 +90,7 @@ def test_no_traceback_keeps_tensors_alive():
     alive = []
 
     def train():
-        tensor = torch.zeros(1000)
-        alive.append(weakref.ref(tensor))
+        alive.append(weakref.ref(torch.zeros(1000)))
         try:
             raise KeyError("first")
         except KeyError:
@@ -186,27 +185,28 @@ def make_experiment(data=None, make=make_model, loss=point_loss, **options):
 
 
 def test_a_fourth_experiment_leaves_a_record_of_each_precision():
-    told = {"status": "ok", "reason": None, "notebook": "points", "test_metric": None}
-    told |= {"steps_per_epoch": 4, "samples_per_epoch": 64, "batch_size_used": 16}
-    told |= {"metric_name": "accuracy", "metric_better": "higher", "chance_metric": 0.5}
-    told |= dict.fromkeys(("dataset_used", "sample_unit"), "points")
+    told = {
+        "status": "ok",
+        "reason": None,
+        "notebook": "points",
+        "test_metric": None,
+        "steps_per_epoch": 4,
+        "samples_per_epoch": 64,
+        "batch_size_used": 16,
+        "metric_name": "accuracy",
+        "metric_better": "higher",
+        "chance_metric": 0.5,
+        **dict.fromkeys(("dataset_used", "sample_unit"), "points"),
+    }
     parts = ("inference", "profile", "limit", "ledger")
     told |= {f"{part}_reason": "no GPU" for part in parts}
     for record, (precision, autocast) in zip(
         make_experiment().run(), (("fp32", None), ("amp_bf16", "bfloat16")), strict=True
     ):
-        known = told | {"precision": precision, "autocast_dtype": autocast}
+        known = {**told, "precision": precision, "autocast_dtype": autocast}
         assert {name: getattr(record, name) for name in known} == known
     written, left_out = read_records("outputs")
     assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
-
-
-def test_both_precisions_learn_from_the_same_weights():
-    first, second = make_experiment().run()
-    for record in (first, second):
-        assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
-        assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
-    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)
 
 
 def test_an_experiment_may_have_no_evaluation():

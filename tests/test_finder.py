@@ -25,7 +25,7 @@ BARE = {
 @pytest.fixture(scope="module")
 def clones(tmp_path_factory):
     """Two clones with a notebook of two cells, the finder and one that imports the package:
-    [(folder, notebook)].
+    [(folder, notebook, its module)].
     """
     made = []
     for _ in range(2):
@@ -34,10 +34,10 @@ def clones(tmp_path_factory):
         shutil.copy(ROOT / "run_all.py", clone)
         notebook = read_notebook("cifar_resnet")
         cells = [cell for cell in notebook["cells"] if cell["id"] in ("finder", "imports")]
-        notebook["cells"] = [cells[0], cells[1] | {"source": [USES]}]
+        notebook["cells"] = [cells[0], {**cells[1], "source": [USES]}]
         (clone / "notebooks").mkdir()
-        (clone / "notebooks/tiny.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-        made.append((clone, clone / "notebooks/tiny.ipynb"))
+        (clone / "notebooks/tiny.ipynb").write_text(json.dumps(notebook))
+        made.append((clone, clone / "notebooks/tiny.ipynb", str(clone / NAME / "parameters.py")))
     return made
 
 
@@ -58,19 +58,18 @@ def find(folder, before="", **environment):
 
 
 def test_the_clone_is_found_before_what_is_installed(clones, tmp_path):
-    (first, notebook), (second, _) = clones
-    record = str(first / NAME / "parameters.py")
+    (first, notebook, record), (second, _, other) = clones
     assert find(first) == find(notebook.parent) == (0, record, "")
     # as a Jupyter server tells its kernel
     assert find(tmp_path, JPY_SESSION_NAME=str(notebook)) == (0, record, "")
     # the notebook's clone, not the folder's
     assert find(second, JPY_SESSION_NAME=str(notebook)) == (0, record, "")
     assert find(first, PYTHONPATH=str(second)) == (0, record, "")
-    assert find(tmp_path, PYTHONPATH=str(second)) == (0, str(second / NAME / "parameters.py"), "")
+    assert find(tmp_path, PYTHONPATH=str(second)) == (0, other, "")
 
 
 def test_it_stops_where_another_clone_is_loaded(clones, tmp_path):
-    (first, _), (second, _) = clones
+    (first, *_), (second, *_) = clones
     loaded = f"sys.path.insert(0, {str(second)!r})\nimport {NAME}"
     for status, said, errors in (find(first, before=loaded), find(tmp_path)):
         assert (status, said, errors.count("\n")) == (1, "", 1)
@@ -105,8 +104,8 @@ def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form,
     folder = shared / below
     empty_first = "sys.path.insert(0, '')"  # as a kernel has it
     told = {"JPY_SESSION_NAME": str(folder / "my.ipynb")}
-    installed = {"PYTHONPATH": str(clones[0][0])}
-    record = str(clones[0][0] / NAME / "parameters.py")
+    clone, _, record = clones[0]
+    installed = {"PYTHONPATH": str(clone)}
     assert find(folder, before=empty_first, **told, **installed) == (0, record, "")
     status, said, errors = find(folder, before=empty_first, **told)
     assert (status, said, errors.count("\n"), str(shared) in errors) == (1, "", 1, True)
@@ -121,7 +120,7 @@ def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path
         "PYTHONPATH": str(clones[0][0]),
         "JPY_SESSION_NAME": str(tmp_path / "work/my.ipynb"),
     }
-    assert find(tmp_path / "work", **told)[:2] == (0, str(clones[0][0] / NAME / "parameters.py"))
+    assert find(tmp_path / "work", **told)[:2] == (0, clones[0][2])
 
 
 def test_the_first_cells_need_the_standard_library_alone():
@@ -144,7 +143,7 @@ def test_the_first_cells_need_the_standard_library_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True])
 def test_papermill_runs_the_code_of_the_notebooks_clone(clones, tmp_path, alone):
-    (first, notebook), (second, _) = clones
+    (_, notebook, record), (second, *_) = clones
     notebook = shutil.copy(notebook, tmp_path) if alone else notebook
     done = papermill(
         notebook, tmp_path, {"PYTHONPATH": ""}, options=() if alone else ("--cwd", str(second))
@@ -156,4 +155,4 @@ def test_papermill_runs_the_code_of_the_notebooks_clone(clones, tmp_path, alone)
         assert error["ename"] == "SystemExit"
         assert not any("File " in line or "---->" in line for line in error["traceback"])
     else:
-        assert str(first / NAME / "parameters.py") in str(result["cells"][-1]["outputs"])
+        assert record in str(result["cells"][-1]["outputs"])

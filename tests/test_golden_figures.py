@@ -12,7 +12,7 @@ from golden import figures
 FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-eager-h200", "neighbour-h200")
 RECORDED = {path.stem: read_json(path) for path in sorted(FOLDER.glob("*.json"))}
-VERSION = (FOLDER / "matplotlib.txt").read_text(encoding="utf-8").strip()
+VERSION = (FOLDER / "matplotlib.txt").read_text().strip()
 DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 
 

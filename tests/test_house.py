@@ -7,7 +7,7 @@ import ast
 from conftest import ROOT
 
 PACKAGE = ROOT / "mixed_precision_study"
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+TREES = {path: ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 LIMITS = {
     "most branches of a function": 20,
     "percent of functions with more than 10": 6.0,
@@ -99,7 +99,7 @@ def test_lines_have_at_most_100_letters():
     long = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in TREES
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > 100
     ]
     assert len(long) <= LIMITS["lines over 100 letters"], long

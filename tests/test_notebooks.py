@@ -87,7 +87,7 @@ def test_the_step_that_clips_does_so_after_unscaling(precision, execution):
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [(name, one) for name, models in MODELS.items() for one in models.split()]
+    "name, model", [(name, one) for name, models in MODELS.items() for one in models.split()]
 )
 def test_every_model_builds_and_steps(name, model):
     names = notebook(name)
@@ -123,13 +123,13 @@ def test_a_stem_is_of_the_image_size_and_dropout_is_passed_on():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rates"),
-    [
-        ("triangle", [0.05, 0.1, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125, 0]),
-        ("sixth", [0.06, 0.1, 0.096, 0.084, 0.072, 0.06, 0.048, 0.036, 0.024, 0.012, 0]),
-        ("warmup", [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]),
-        ("constant", [0.1] * 10),
-    ],
+    "schedule, rates",
+    {
+        "triangle": [0.05, 0.1, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125, 0],
+        "sixth": [0.06, 0.1, 0.096, 0.084, 0.072, 0.06, 0.048, 0.036, 0.024, 0.012, 0],
+        "warmup": [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
+        "constant": [0.1] * 10,
+    }.items(),
 )
 def test_schedules(monkeypatch, schedule, rates):
     names = notebook(CIFAR)
@@ -203,7 +203,7 @@ def test_the_rate_is_a_quarter_where_perplexity_is_no_better():
 def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, capsys):
     text = " \n".join(f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60))
     write_texts(
-        tmp_path / "data" / "wikitext-2",
+        tmp_path / "data/wikitext-2",
         train=text,
         valid=text,
         **({"test": text} if tested else {}),
@@ -212,8 +212,6 @@ def test_each_model_writes_and_is_judged_on_the_test_text(tested, tmp_path, caps
         "dataset": "auto" if tested else "wikitext-2",
         "data_dir": str(tmp_path / "data"),
         "bptt": 3,
-    }
-    options |= {
         "model": "rnn_tanh",
         "epochs": 1,
         "max_steps": 30,

@@ -2,29 +2,12 @@
 pages of a site link to what it holds.
 """
 
-import os
-import zipfile
 from html.parser import HTMLParser
 
 import nbformat
 import pytest
 
 import outputs
-
-
-def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
-    archive, record = tmp_path / "records.zip", tmp_path / "b/one.json"
-    record.parent.mkdir()
-    written = []
-    for text in ("1", "1", "2"):
-        record.write_text(text)
-        outputs.zip_files(archive, [record])
-        written.append(archive.stat().st_mtime > 1)
-        os.utime(archive, (1, 1))
-    assert written == [True, False, True] and not record.exists()
-    with zipfile.ZipFile(archive) as opened:
-        assert {name: opened.read(name) for name in opened.namelist()} == {"b/one.json": b"2"}
-
 
 REPORT = """<h1>One report</h1><script>a = '<a href="../../lost.md">x</a>'</script>
 <a href="#numbers">numbers</a> <a href="ratios.csv">ratios</a> <a href="../../docs/one.md#how">how</a>
@@ -37,8 +20,8 @@ BLOB = f"{ADDRESS}/blob/main"
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project with one report, whose page links to all sorts of places, and one notebook."""
-    folder = tmp_path / "study" / "outputs" / "main"
-    for place in (folder, tmp_path / "study" / "docs"):
+    folder = tmp_path / "study/outputs/main"
+    for place in (folder, tmp_path / "study/docs"):
         place.mkdir(parents=True)
     (folder / "summary.html").write_text(REPORT)
     (folder / "ratios.csv").write_text("")
@@ -47,7 +30,7 @@ def project(tmp_path, monkeypatch):
     nbformat.write(notebook, folder.parent / "n.ipynb")
     nbformat.write(notebook, folder / "summary.ipynb")
     (folder.parent / "README.md").write_text("[main](main)")
-    (tmp_path / "study" / "docs" / "one.md").write_text("")
+    (tmp_path / "study/docs/one.md").write_text("")
     monkeypatch.setattr(outputs, "OUTPUTS", folder.parent)
     return tmp_path / "study"
 

@@ -5,14 +5,13 @@ one declares itself.
 import json
 
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, code_cells
+from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, refuses
 
 from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
     PLANNED_ENV,
     Common,
     OwnExperiment,
-    UserError,
     assignments,
     check_parameters,
     checked,
@@ -104,10 +103,10 @@ def test_a_wrong_value_is_named_in_one_sentence(wrong, hint):
     name = next(iter(wrong))
     owners = [one for one in EXPERIMENTS if wrong.keys() <= DECLARED[one].model_fields.keys()]
     owner = (owners or EXPERIMENTS)[0]
-    with pytest.raises(UserError) as stopped:
+    with refuses() as stopped:
         checked(owner, wrong, DECLARED[owner])
     said = str(stopped.value)
-    assert name in said and hint in said and "\n" not in said
+    assert name in said and hint in said
     assert len(said) < 600 and len(stopped.value._render_traceback_()) == 1
 
 
@@ -119,7 +118,7 @@ def test_timm_models_are_timms_own_without_loading_it():
 
 def test_an_output_folder_is_made_or_stops(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="output_dir"):
+    with refuses("output_dir"):
         own_parameters("own", {"output_dir": str(tmp_path / "file")})
     own_parameters("own", {"output_dir": str(tmp_path / "new/folder")})
     assert list((tmp_path / "new/folder").iterdir()) == []
@@ -168,7 +167,7 @@ def test_names_count_that_either_cell_assigns(cells, changed):
     ],
 )
 def test_a_misspelt_name_or_odd_cell_stops(cells, says):
-    with pytest.raises(UserError, match=says):
+    with refuses(says):
         check_parameters("cifar_resnet", namespace(*cells))
 
 
@@ -194,13 +193,13 @@ def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
     ((name, (value, _)),) = assignments(line).items()
     declared = declared_by("mine", line, {name: parameters.ast.literal_eval(value)})
     assert getattr(checked("mine", {name: right}, declared), name) == right
-    with pytest.raises(UserError, match=name):
+    with refuses(name):
         checked("mine", {name: wrong}, declared)
 
 
 @pytest.mark.parametrize("name", ["bacth_size", "precision", "_hidden", "model_fields"])
 def test_a_name_that_cannot_be_a_parameter_is_refused(name):
-    with pytest.raises(UserError, match=name):
+    with refuses(name):
         declared_by("mine", f"{name} = 1", {name: 1})
 
 
@@ -220,5 +219,5 @@ def test_under_run_all_what_is_planned_counts(monkeypatch, tmp_path):
 
 def test_a_value_that_contradicts_the_plan_stops(monkeypatch, tmp_path):
     plan_of(monkeypatch, lr=0.5, output_dir=str(tmp_path))
-    with pytest.raises(UserError, match="assign lr in the parameters cell"):
+    with refuses("assign lr in the parameters cell"):
         own_parameters("mine", {"lr": 0.1})

@@ -7,13 +7,10 @@ import re
 import subprocess
 import sys
 
-import papermill
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
 
-from mixed_precision_study.judge.verdict import FEW_HOSTS
 from mixed_precision_study.parameters import assignments
-from mixed_precision_study.report.words import WRITTEN, outcome_words
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -42,12 +39,12 @@ DOCUMENTS = sorted(
 )
 
 
-RELIABILITY = ROOT / "docs" / "contributors" / "reliability.md"
+RELIABILITY = ROOT / "docs/contributors/reliability.md"
 
 
 def anchors_of(path):
     """Return the anchors of a page's headings, as GitHub names them."""
-    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     return {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
     }
@@ -58,7 +55,7 @@ def broken_links(path):
     page.
     """
     broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if not link.startswith(("http://", "https://")):
             name, _, anchor = link.partition("#")
             target = path.parent / name if name else path
@@ -83,19 +80,16 @@ CELLS = "finder imports parameters check training-step data model evaluate run r
 
 
 @pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
-def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
+def test_the_one_parameters_cell_has_flat_values_with_words(name):
     (cell,) = [
         cell
         for cell in read_notebook(name)["cells"]
         if "parameters" in cell["metadata"].get("tags", [])
     ]
     named = assignments("".join(cell["source"]))
-    # flat literals only
-    values = {name: ast.literal_eval(value) for name, (value, _) in named.items()}
+    for value, _ in named.values():
+        ast.literal_eval(value)  # flat literals only
     assert all("  # " in line or line.startswith("#") for line in cell["source"])
-    seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
-    assert {key: ast.literal_eval(item["default"]) for key, item in seen.items()} == values
-    assert "None" not in {item["inferred_type_name"] for item in seen.values()}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -105,24 +99,3 @@ def test_the_cells_are_those_that_the_documents_name(name):
         code_cells(name)["check"].splitlines()[0]
         == f'settings = check_parameters("{name}", globals())'
     )
-
-
-def said_of_hosts(path):
-    """Return the texts of a module, docstrings aside, that call a machine a host."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    alone = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-    texts = [
-        one.value
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Constant) and isinstance(one.value, str) and id(one) not in alone
-    ]
-    return [text for text in texts if re.search(r"\bhosts?\b", text) and " " in text.strip()]
-
-
-@pytest.mark.parametrize("room", ["report", "runner"])
-def test_a_person_reads_of_machines(room):
-    """The outcome in ratios.csv keeps its name, because others read that file."""
-    paths = sorted((ROOT / "mixed_precision_study" / room).glob("*.py"))
-    said = {text for path in paths for text in said_of_hosts(path)}
-    assert paths and said <= {WRITTEN[FEW_HOSTS]}
-    assert "machines" in outcome_words(FEW_HOSTS)

@@ -11,7 +11,7 @@ FILES = sorted(Path(__file__).parent.rglob("test_*.py"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_names_are_short_and_facts_are_few(path):
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    nodes = ast.walk(ast.parse(path.read_text()))
     facts = {
         test.name: sum(isinstance(one, ast.Assert) for one in ast.walk(test))
         for test in nodes

@@ -40,7 +40,7 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
 
 @pytest.mark.parametrize(
     "values, joules",
-    [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)],
+    {(5_000, 12_500): 7.5, (5_000, 5_000): None, (5_000, 4_000): None, (0, 0): None}.items(),
 )
 def test_watched_adds_samples_and_counted_joules(monkeypatch, values, joules):
     within = []

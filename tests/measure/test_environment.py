@@ -9,12 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from conftest import refuses
 from made_up_nvml import fake_nvml
 from small_training import CPU, make_record
 
 from mixed_precision_study.measure import environment
 from mixed_precision_study.measure.environment import choose_device, describe_environment
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import flat_record
 from mixed_precision_study.store.variables import RUNNER_ENV
@@ -51,15 +51,12 @@ def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
 
 @pytest.mark.parametrize(
     "told, name",
-    [
-        (
-            "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n",
-            "EPYC 7543 32-Core",
-        ),
-        ("Hardware\t: BCM2835\nModel\t\t: Raspberry Pi 5\n", "Raspberry Pi 5"),
-        ("processor\t: 0\nmodel\t\t: 85\n", "x86"),
-        (None, "x86"),
-    ],
+    {
+        "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n": "EPYC 7543 32-Core",
+        "Hardware\t: BCM2835\nModel\t\t: Raspberry Pi 5\n": "Raspberry Pi 5",
+        "processor\t: 0\nmodel\t\t: 85\n": "x86",
+        None: "x86",
+    }.items(),
 )
 def test_the_cpu_has_the_name_that_the_system_tells(monkeypatch, tmp_path, told, name):
     places = []
@@ -96,8 +93,8 @@ def test_a_gpu_that_pytorch_cannot_use_stops_the_run(monkeypatch):
     monkeypatch.delenv(RUNNER_ENV, raising=False)
     assert choose_device() == CPU
     monkeypatch.setenv(RUNNER_ENV, "1")
-    with pytest.raises(UserError, match="GPU-1"):
+    with refuses("GPU-1"):
         choose_device()
     monkeypatch.setattr(torch, "__version__", "2.8.1")
-    with pytest.raises(UserError, match="too old"):
+    with refuses("too old"):
         choose_device()

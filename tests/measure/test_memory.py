@@ -6,7 +6,6 @@ import weakref
 import pytest
 import torch
 from explained_training import MIB, make_record
-from small_training import CPU
 
 from mixed_precision_study.measure.memory import (
     clear_tracebacks,
@@ -16,15 +15,6 @@ from mixed_precision_study.measure.memory import (
 )
 
 GPU = torch.device("cuda")
-
-
-def test_on_the_cpu_memory_is_null_with_a_reason():
-    record = make_record()
-    read_device_memory(record, CPU)
-    read_peaks(record, CPU)
-    read_context(record, CPU)
-    assert record.device_used_mib is record.peak_allocated_mib is record.ledger_context_mib is None
-    assert record.device_memory_reason == "no GPU"
 
 
 def pretend_device(monkeypatch, used, before, reason=None, reserved=400):

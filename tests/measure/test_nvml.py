@@ -94,7 +94,7 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
-@pytest.mark.parametrize("code, lost", [(6, True), (15, True), (16, True), (3, False)])
+@pytest.mark.parametrize("code, lost", {6: True, 15: True, 16: True, 3: False}.items())
 def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
     error = NvmlError("what NVML says", code)
     fake_nvml(monkeypatch, **{function: Mock(side_effect=error)})
@@ -155,7 +155,7 @@ def test_lost_gpu_is_known_from_other_failures(monkeypatch, state, text, answere
     assert nvml.is_lost("GPU-0", text, answered) is lost
 
 
-@pytest.mark.parametrize("state, free", [(500, False), (120, True), (-15, True), (-999, True)])
+@pytest.mark.parametrize("state, free", {500: False, 120: True, -15: True, -999: True}.items())
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, state, free):
     pretend_used(monkeypatch, state)
     assert nvml.memory_is_free("GPU-0", 100) is free

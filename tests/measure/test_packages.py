@@ -3,17 +3,16 @@
 import subprocess
 from unittest.mock import Mock
 
-import pytest
+from conftest import refuses
 
 from mixed_precision_study.measure import packages
 from mixed_precision_study.measure.packages import require_packages
-from mixed_precision_study.parameters import UserError
 
 
 def test_missing_packages_are_installed_or_named(monkeypatch):
     monkeypatch.setitem(packages.NAMES_FOR_PIP, "no_such_module", "x")
     called, modules = [], ["no_such_module", "torch", "none_either"]
-    with pytest.raises(UserError, match="pip install x none_either"):
+    with refuses("pip install x none_either"):
         require_packages(modules)
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
     monkeypatch.setattr(subprocess, "run", lambda command, check: called.append(command[1:]))
@@ -22,5 +21,5 @@ def test_missing_packages_are_installed_or_named(monkeypatch):
     failed = subprocess.CalledProcessError(1, "pip")
     for error in (failed, FileNotFoundError("no Python")):
         monkeypatch.setattr(subprocess, "run", Mock(side_effect=error))
-        with pytest.raises(UserError, match="pip install x"):
+        with refuses("pip install x"):
             require_packages(modules)

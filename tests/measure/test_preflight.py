@@ -67,8 +67,10 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
         "EnforcedPowerLimit": 350_000,
         "PowerManagementDefaultLimit": 350_000,
         "ClockInfo": 1395,
+        "MaxClockInfo": 2100,
+        "CurrentClocksThrottleReasons": 0,
+        **answers,
     }
-    known |= {"MaxClockInfo": 2100, "CurrentClocksThrottleReasons": 0, **answers}
     functions = {
         f"nvmlDeviceGet{question}": lambda handle, answer=answer: answer
         for question, answer in known.items()
@@ -85,17 +87,11 @@ def pretend_gpu(monkeypatch, fp16="passed", capability=(8, 6), pids=(), blocking
     monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {"ab": before})
 
 
-def test_the_preflight_shows_the_gpu_and_returns_fields(monkeypatch, capsys):
-    pretend_gpu(monkeypatch)
-    (fields, _), _, cautions = shown_by(capsys, GPU, minutes=3)
-    assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
-    assert set(fields) <= set(PLACES)
-
-
 def test_the_preflight_says_what_an_ampere_can(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
-    (_, refused), said, _ = shown_by(capsys, GPU, minutes=3)
-    assert set(refused) == {"fp8"}
+    (fields, refused), said, cautions = shown_by(capsys, GPU, minutes=3)
+    assert (set(refused), cautions) == ({"fp8"}, [])
+    assert fields == {"native_bf16": True, "fp16_check": "passed"} and set(fields) <= set(PLACES)
     assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"]
     assert said["memory"].startswith("20.0 of 24.0 GiB")
     assert (said["it can"], said["it cannot"]) == ("fp32, TF32, fp16, bf16", "fp8")
@@ -150,7 +146,7 @@ def test_an_old_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able,
 
 
 @pytest.mark.parametrize(
-    ("asked", "runner", "left"),
+    "asked, runner, left",
     [
         (["fp32", "tf32", "amp_fp16", "amp_bf16"], "", ["fp32", "amp_fp16"]),
         (["fp32", "tf32", "amp_fp16", "amp_bf16"], "7", ["fp32", "tf32", "amp_fp16", "amp_bf16"]),

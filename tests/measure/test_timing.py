@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from small_training import make_batch, make_record, make_trainer
+from small_training import make_record
 
 from mixed_precision_study.measure.timing import (
     StartUp,
@@ -15,7 +15,6 @@ from mixed_precision_study.measure.timing import (
     summarise_times,
     waited_for,
 )
-from mixed_precision_study.train.step import timed_epoch, warm_up
 
 
 def pretend_clock(monkeypatch, *seconds):
@@ -89,17 +88,3 @@ def test_the_first_run_tells_its_start_part_by_part(monkeypatch):
     start.end(second)
     assert (first.startup_seconds, first.startup_reason) == (19, None)
     assert second.startup_seconds is None and second.startup_reason
-
-
-def test_an_epoch_ends_the_start(monkeypatch):
-    start = StartUp(time.perf_counter())
-    monkeypatch.setattr("mixed_precision_study.train.step.startup", start)
-    record, trainer = make_record(), make_trainer("fp32")
-    warm_up(record, trainer, lambda: iter([make_batch()]))
-    assert record.startup_seconds is None
-    timed_epoch(record, trainer, [make_batch()])
-    assert record.startup_warmup_seconds >= record.warmup_seconds > 0
-    assert record.startup_seconds == pytest.approx(
-        record.startup_model_seconds + record.startup_warmup_seconds
-    )
-    assert record.startup_import_seconds is None  # no lap was counted to it here

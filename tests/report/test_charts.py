@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import PIL.Image
 import pytest
 from PIL.ImageColor import getrgb
-from test_bars import figure_of, frame
 
 from docs.sheets import DARK, sheet_of
 from mixed_precision_study.report.charts import (
@@ -17,15 +16,19 @@ from mixed_precision_study.report.charts import (
     chart_style,
     drawing_of,
     picture_of,
-    second_bars,
 )
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.words import COLOURS
 
+BARS = [COLOURS[name] for name in ("fp32", "tf32", "amp_fp16")]
+
 
 @pytest.fixture(scope="module")
 def figures():
-    return [figure_of(second_bars(frame()))]
+    with chart_style():
+        figure, axes = plt.subplots(figsize=(3, 2))
+        axes.bar(range(3), 1, color=BARS)
+    return [figure]
 
 
 @pytest.fixture(scope="module")
@@ -83,4 +86,4 @@ def test_a_picture_is_as_high_as_the_highest_of_each_row(figures):
     assert both == (2 * short[0], tall[1])
     image = PIL.Image.open(io.BytesIO(picture_of(figures))).convert("RGB")
     colours = {colour for _, colour in image.getcolors()}
-    assert {getrgb(COLOURS[name]) for name in ("fp32", "tf32", "amp_fp16")} <= colours
+    assert {*map(getrgb, BARS)} <= colours

@@ -31,25 +31,6 @@ def drawn(figure):
     return {one.get_gid(): one for one in (*axes.lines, *axes.texts) if one.get_gid()}
 
 
-def test_dots_and_labels_are_the_ratios_of_the_frame(frame):
-    resnet, lstm = dots(frame)
-    for figure, rows in ((resnet, frame[:3]), (lstm, frame[3:])):
-        found = drawn(figure)
-        for row in rows.itertuples():
-            assert found[f"dot {row.arm} {row.row}"].get_xdata() == [row.ratio]
-            assert found[f"label {row.arm} {row.row}"].get_text().endswith(f" {row.ratio:.2f}×")
-    texts = [text.get_text() for text in resnet.axes[0].texts]
-    assert {"4.30 s", "1.80 s", "TF32, an epoch", "slower", "faster"} <= {*texts}
-
-
-def test_panels_share_one_log_axis_that_holds_every_end(frame):
-    axes = [figure.axes[0] for figure in dots(frame)]
-    assert {one.get_xscale() for one in axes} == {"log"}
-    assert len({one.get_xlim() for one in axes}) == 1
-    low, high = axes[0].get_xlim()
-    assert low < 0.75 and high > 4
-
-
 def test_intervals_are_drawn_and_ranges_of_hosts_are_paler(frame):
     segments = {}
     for one in dots(frame)[0].axes[0].collections:
@@ -57,12 +38,6 @@ def test_intervals_are_drawn_and_ranges_of_hosts_are_paler(frame):
         if first[1] == last[1]:
             segments[first[0], last[0]] = one.get_alpha()
     assert segments == {(0.86, 1.05): 0.5, (0.75, 0.85): 0.5, (1.6, 1.8): 1}
-
-
-def test_formats_differ_in_shape_and_colour(frame):
-    found = drawn(dots(frame)[0])
-    fp16, bf16 = found["dot amp_fp16 eager"], found["dot amp_bf16 eager"]
-    assert fp16.get_marker() != bf16.get_marker() and fp16.get_color() != bf16.get_color()
 
 
 def test_the_note_names_only_marks_that_are_there(frame):
@@ -78,7 +53,6 @@ def test_no_label_is_crossed_by_the_line_at_one(frame):
         (axes,) = figure.axes
         figure.canvas.draw()
         line = axes.transData.transform((1, 0))[0]
-        for name, text in drawn(figure).items():
-            if name.startswith("label"):
-                box = text.get_window_extent()
-                assert box.x0 >= line or box.x1 <= line
+        found = drawn(figure).items()
+        boxes = [text.get_window_extent() for name, text in found if name.startswith("label ")]
+        assert boxes and all(box.x0 >= line or box.x1 <= line for box in boxes)

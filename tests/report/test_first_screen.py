@@ -49,8 +49,12 @@ def both_ways(tmp_path_factory):
     TF32 in eager mode.
     """
     lstm = "lstm_language_model"
-    records = [*runs(), *runs(0.5, "cuda_graph")]
-    records += [*runs(2.5, notebook=lstm), *runs(1.1, "cuda_graph", lstm)]
+    records = [
+        *runs(),
+        *runs(0.5, "cuda_graph"),
+        *runs(2.5, notebook=lstm),
+        *runs(1.1, "cuda_graph", lstm),
+    ]
     return read_all(tmp_path_factory.mktemp("both_ways"), *records)
 
 

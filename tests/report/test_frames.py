@@ -101,7 +101,7 @@ def test_bars_divide_to_their_ratio(found):
     assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
 
 
-@pytest.mark.parametrize(("many", "stands"), [(0, False), (3, True)])
+@pytest.mark.parametrize("many, stands", [(0, False), (3, True)])
 def test_among_many_ratios_holms_correction_decides_which_stand(
     tmp_path, monkeypatch, many, stands
 ):
@@ -154,7 +154,7 @@ def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome", "diverged"),
+    "changes, outcome, diverged",
     [
         ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", 0),
         ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1),
@@ -181,7 +181,7 @@ def test_quality_over_equal_seeds_stands_in_ratios_csv(tmp_path, changes, outcom
 
 
 @pytest.mark.parametrize(
-    ("parameters", "labels"),
+    "parameters, labels",
     [
         (
             [{"channels_last": True}, {"channels_last": False}],

@@ -73,9 +73,7 @@ def test_what_cannot_be_used_is_named_and_costs_no_other_record(tmp_path):
                 refused.setdefault(field, []).append(odd)
                 assert field in reason.replace("schema v", "schema_v"), (field, odd)
     for field, (odd, *_) in refused.items():
-        (tmp_path / f"{field}.json").write_text(
-            json.dumps(changed(good, **{field: odd})), encoding="utf-8"
-        )
+        (tmp_path / f"{field}.json").write_text(json.dumps(changed(good, **{field: odd})))
     tables = read_tables(tmp_path)
     assert sum(map(len, refused.values())) > 400 and len(refused) > 100
     assert len(tables.trainings) == 2 and set(dict(tables.left_out)) == {
@@ -92,12 +90,12 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     whether a run is shown.
     """
     path = notebook_of(tmp_path, "lstm")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(path.read_text())
     odd = json.loads(ODD[name])
     names = [name for name in names_in(record) if name not in DECIDING]
     fields = [name for name in names if not flaw(changed(record, **{name: odd}))]
     if not fields:
         pytest.skip("no field accepts it")
-    path.write_text(json.dumps(changed(record, **dict.fromkeys(fields, odd))), encoding="utf-8")
+    path.write_text(json.dumps(changed(record, **dict.fromkeys(fields, odd))))
     tables = read_tables(tmp_path)
     assert len(tables.trainings) == 3 and failures_in(tables) == []

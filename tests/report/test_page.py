@@ -15,27 +15,27 @@ from mixed_precision_study.report.sections import LINES
 
 def test_no_warning_reaches_the_page_and_no_link_is_followed(tmp_path):
     """A warning names a folder of this machine."""
-    notebook = json.loads((NOTEBOOKS / "summary.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads((NOTEBOOKS / "summary.ipynb").read_text())
     texts = {"stderr": "/home/x/charts.py:230: UserWarning: odd", "stdout": "what a cell says"}
     outputs = [
         {"output_type": "stream", "name": name, "text": [text]} for name, text in texts.items()
     ]
     for cell in notebook["cells"]:
         cell.update({"outputs": outputs} if cell["cell_type"] == "code" else {})
-    (tmp_path / "summary.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    (tmp_path / "summary.ipynb").write_text(json.dumps(notebook))
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "summary.html").symlink_to(tmp_path / "mine")
     write_page(tmp_path / "summary.ipynb")
-    page = (tmp_path / "summary.html").read_text(encoding="utf-8")
+    page = (tmp_path / "summary.html").read_text()
     assert ("/home/x" in page, "what a cell says" in page) == (False, True)
     assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_the_executed_summary_begins_with_its_report(tmp_path):
-    source = json.loads((NOTEBOOKS / "summary.ipynb").read_text(encoding="utf-8"))
-    (tmp_path / "summary.ipynb").write_text(json.dumps(source), encoding="utf-8")
+    source = json.loads((NOTEBOOKS / "summary.ipynb").read_text())
+    (tmp_path / "summary.ipynb").write_text(json.dumps(source))
     write_page(tmp_path / "summary.ipynb")
-    cells = json.loads((tmp_path / "summary.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((tmp_path / "summary.ipynb").read_text())["cells"]
     assert [cell["id"] for cell in cells[:2]] == ["title", "report"]
     assert [cell["cell_type"] for cell in cells[-2:]] == ["code", "code"]
     assert sorted(cells, key=str) == sorted(source["cells"], key=str)
@@ -46,7 +46,7 @@ ADDRESS = "https://github.com/someone/study"
 
 
 @pytest.mark.parametrize(
-    ("settings", "installed", "expected"),
+    "settings, installed, expected",
     [
         ("[project]\n", "", None),  # a folder of packages
         ("", ADDRESS, f"{ADDRESS}/blob/main"),

@@ -53,7 +53,7 @@ def test_a_step_is_drawn_in_parts_with_eager_above_the_graph(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("records", "end"),
+    "records, end",
     [
         ([("fp32", 0.5), ("amp_fp16", 0.96)], "eager 4%"),
         ([("fp32", 0.95), ("amp_fp16", 0.6), ("amp_bf16", 0.75)], "eager 25 to 40%"),

@@ -9,11 +9,10 @@ import zipfile
 
 import made_up_records as made_up
 import pytest
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, refuses
 from drawn_reports import write_all
 from tiny_suite import write_notebook
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import check_place, of_a_report
 from mixed_precision_study.report.section import File, save
 from mixed_precision_study.runner import cli
@@ -38,10 +37,10 @@ def test_a_persons_file_is_none_of_a_report(tmp_path, name):
 
 
 def test_what_the_study_has_published_is_of_a_report():
-    folder = ROOT / "outputs" / "main" / "quality-h100"
+    folder = ROOT / "outputs/main/quality-h100"
     names = ("summary.ipynb", "summary.html", "trainings.csv", "ratios.csv")
     assert all(of_a_report(folder / name) for name in names)
-    assert of_a_report(ROOT / "outputs" / "main" / "published" / "articles.csv")
+    assert of_a_report(ROOT / "outputs/main/published/articles.csv")
 
 
 @pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
@@ -54,7 +53,7 @@ def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
 
 
 def refused(folder):
-    with pytest.raises(UserError) as stopped:
+    with refuses() as stopped:
         check_place(folder)
     return str(stopped.value)
 
@@ -64,8 +63,8 @@ def test_a_folder_with_a_source_is_refused_also_through_links(tmp_path):
     (tmp_path / "linked").symlink_to(NOTEBOOKS)
     assert "summary.ipynb" in refused(tmp_path / "linked")
     (tmp_path / "own").mkdir()  # one's own suite, with the records of a study
-    write_notebook(tmp_path / "own" / "summary.ipynb", 'records_dir = "."')
-    (tmp_path / "own" / "a.json").write_text("{}")
+    write_notebook(tmp_path / "own/summary.ipynb", 'records_dir = "."')
+    (tmp_path / "own/a.json").write_text("{}")
     assert "summary.ipynb" in refused(tmp_path / "own")
 
 
@@ -74,12 +73,12 @@ def test_a_page_or_a_log_of_a_person_is_refused(tmp_path, name):
     (tmp_path / "logs").mkdir()
     (tmp_path / name).write_text("mine")
     assert name in refused(tmp_path)
-    (tmp_path / "logs" / ".lock").touch()  # where run_all.py has been, the log is its own
+    (tmp_path / "logs/.lock").touch()  # where run_all.py has been, the log is its own
     if name != "summary.html":
         check_place(tmp_path)
 
 
-def test_a_strangers_summary_beside_records_stays_and_is_not_run(tmp_path, capsys):
+def test_a_strangers_summary_beside_records_stays_unrun(tmp_path, capsys):
     """Where a report goes elsewhere, it is drawn with the notebook of the clone."""
     theirs = tmp_path / "theirs"
     write_all(theirs, *made_up.pair_of())
@@ -123,9 +122,7 @@ def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
     """Also in a zip, and all studies of a clone, of which each has a report of its own."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
-    save_record(
-        made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad" / "r.json"
-    )
+    save_record(made_up.make("cifar_resnet", "fp32", metric_better="max"), tmp_path / "bad/r.json")
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
         archive.writestr(
             "r.json", json.dumps({"run": {"run_id": "1", "precision": "fp32"}, "settings": {}})

@@ -44,7 +44,7 @@ def test_each_precision_has_its_difference_seeds_and_outcome():
 
 
 @pytest.mark.parametrize(
-    ("notebook", "change", "margins"),
+    "notebook, change, margins",
     [
         ("cifar_resnet", 0.00104, 0.52),
         ("efficientnet_regression", -0.00104, 0.052),

@@ -133,7 +133,7 @@ def test_a_notebook_shows_conclusion_picture_and_table(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("execution", "way"), [("cuda_graph", " as a CUDA graph:"), ("compile", " compiled:")]
+    "execution, way", [("cuda_graph", " as a CUDA graph:"), ("compile", " compiled:")]
 )
 def test_both_formats_that_trained_are_in_the_conclusion(execution, way):
     records = [run("tf32", 2.0), run("amp_fp16", 1.0), run("amp_bf16", 4.0)]

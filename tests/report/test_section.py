@@ -83,8 +83,12 @@ def test_a_page_shows_all_outputs_and_escapes_what_is_no_html(tmp_path):
         {"output_type": "stream", "name": "stdout", "text": ["\x1b[31m<b>\n", "red\x1b[0m"]},
         {"output_type": "error", "traceback": ["<i>", "\x1b[0;31mError"]},
     ]
-    data = {"image/png": "AA\n==\n", "text/html": ["<em>as", " it is</em>"]}
-    data |= {"text/markdown": "**bold** <script>", "text/plain": "a < b"}
+    data = {
+        "image/png": "AA\n==\n",
+        "text/html": ["<em>as", " it is</em>"],
+        "text/markdown": "**bold** <script>",
+        "text/plain": "a < b",
+    }
     outputs += [
         {"output_type": "display_data", "data": {kind: data[kind]}, "metadata": {}} for kind in data
     ]
@@ -92,7 +96,7 @@ def test_a_page_shows_all_outputs_and_escapes_what_is_no_html(tmp_path):
     cells.append({"cell_type": "code", "id": "mine", "outputs": outputs})
     (tmp_path / "x.ipynb").write_text(json.dumps({"cells": cells}))
     write_page(tmp_path / "x.ipynb")
-    page = (tmp_path / "x.html").read_text(encoding="utf-8")
+    page = (tmp_path / "x.html").read_text()
     assert page.count('<pre class="said">&lt;b&gt;\nred</pre>') == 1 and "\x1b" not in page
     texts = (
         "&lt;i&gt;\nError",

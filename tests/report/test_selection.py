@@ -6,10 +6,9 @@ import zipfile
 
 import made_up_records as made_up
 import pytest
-from conftest import ROOT
+from conftest import ROOT, refuses
 from drawn_reports import flat, rows_in, said_in, write_all
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report import files, results
 from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
@@ -20,28 +19,26 @@ from mixed_precision_study.store.record import write_json
 
 
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
-    write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
+    write_all(tmp_path / "outputs/quick", made_up.make("cifar_resnet", "fp32"))
     (tmp_path / "notebooks").mkdir()
     for name in ("main/quick-h200", "checks/aa", "archive/old"):
         write_all(tmp_path / "outputs" / name, made_up.make("cifar_resnet", "tf32"))
     monkeypatch.chdir(tmp_path / "notebooks")
     tables = read_tables("outputs")
     assert (tables.folder, len(tables.trainings)) == ("../outputs", 1)
-    write_all(
-        tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32")
-    )
+    write_all(tmp_path / "notebooks/outputs/your_model", made_up.make("cifar_resnet", "fp32"))
     assert read_tables("outputs").folder == "outputs"
     elsewhere = read_tables(
         ["outputs"], output_dir=tmp_path / "new"
     )  # as --report outputs asks for
     assert (elsewhere.folder, len(elsewhere.trainings)) == (str(tmp_path / "new"), 1)
     assert len(read_tables("../outputs/main/quick-h200").trainings) == 1
-    shutil.rmtree(tmp_path / "notebooks" / "outputs")
-    shutil.rmtree(tmp_path / "outputs" / "quick")
-    with pytest.raises(UserError, match="records_dir"):
+    shutil.rmtree(tmp_path / "notebooks/outputs")
+    shutil.rmtree(tmp_path / "outputs/quick")
+    with refuses("records_dir"):
         read_tables("outputs")  # what is published alone is no answer
-    write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
-    monkeypatch.chdir(tmp_path / "outputs" / "quick")  # as where records were uploaded
+    write_all(tmp_path / "outputs/quick", made_up.make("cifar_resnet", "fp32"))
+    monkeypatch.chdir(tmp_path / "outputs/quick")  # as where records were uploaded
     assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
@@ -52,7 +49,7 @@ def test_files_that_are_no_records_are_named_but_not_the_suites(
     write_all(quick, record)
     (quick / "logs").mkdir()
     write_json({"run_seconds": {record.run_id: 9.0}}, quick / status.TIMES_FILE)
-    commit.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
+    commit.keep_code(quick, {ROOT / "notebooks/cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert [
         path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason
@@ -74,7 +71,7 @@ def comparisons_in(records):
 EARLY = {**made_up.NOT_STARTED, "gpu_uuid": None}
 
 
-@pytest.mark.parametrize(("folder", "task", "number"), [("cats", "cats", 1), ("dogs", "dogs", 2)])
+@pytest.mark.parametrize("folder, task, number", [("cats", "cats", 1), ("dogs", "dogs", 2)])
 def test_run_killed_early_joins_no_runs_on_other_images(folder, task, number):
     cats = made_up.make("cifar_resnet", "fp32", dataset_used="cats")
     run = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **EARLY)
@@ -146,9 +143,9 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     mine = tmp_path / "mine"
     write_all(mine, made_up.make("cifar_resnet", "fp32"))
     (path,) = mine.glob("*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = json.loads(path.read_text())
     newer = {**record, "finished_at": "2999-01-01T00:00:00+00:00"}
-    (mine / "newer.json").write_text(json.dumps(newer), encoding="utf-8")
+    (mine / "newer.json").write_text(json.dumps(newer))
     late = json.dumps(
         {**record, "finished_at": "9999-01-01T00:00:00+00:00", "epoch_seconds": [0.001]}
     )
@@ -157,7 +154,7 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
             archive.writestr("x.json", late)
     else:
         (mine / theirs).mkdir()
-        (mine / theirs / "x.json").write_text(late, encoding="utf-8")
+        (mine / theirs / "x.json").write_text(late)
     places = [str(mine), str(tmp_path / "theirs")] if theirs.startswith("..") else str(mine)
     tables = read_tables(places)
     assert tables.trainings.path.tolist() == ["newer.json"]

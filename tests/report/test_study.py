@@ -5,9 +5,9 @@ import time
 
 import made_up_records as made_up
 import pytest
+from conftest import refuses
 from drawn_reports import write_all
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import Study, plain_yaml, study_of
 from mixed_precision_study.report.tables import read_tables
 
@@ -19,7 +19,7 @@ SAID = {
 
 
 @pytest.mark.parametrize(
-    ("studies", "study"),
+    "studies, study",
     [
         ([SAID, SAID, {"name": "other"}, None], Study(**SAID)),
         (
@@ -62,10 +62,8 @@ def test_study_yaml_goes_before_the_records(tmp_path):
 )
 def test_a_wrong_study_yaml_is_refused_in_one_sentence(tmp_path, text):
     (tmp_path / "study.yaml").write_text(text)
-    with pytest.raises(UserError) as error:
+    with refuses(r"study\.yaml"):
         study_of(tmp_path, [])
-    assert "study.yaml" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def laughs(first, values):
@@ -90,10 +88,10 @@ ENDLESS = {
 @pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
 def test_yaml_that_is_large_or_repeats_itself_is_soon_refused(text):
     began = time.process_time()
-    with pytest.raises(UserError) as stopped:
+    with refuses() as stopped:
         plain_yaml(text, "theirs.yaml")
     said = str(stopped.value)
-    assert said.startswith("theirs.yaml") and "\n" not in said and len(said) < 400
+    assert said.startswith("theirs.yaml") and len(said) < 400
     assert time.process_time() - began < 5
 
 

@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
     folder above.
     """
     above = tmp_path_factory.mktemp("page")
-    folder = above / "logs" / "both"
+    folder = above / "logs/both"
     place = folder / "everything"
     for name, seconds in {"fp32": 6.0, "tf32": 3.0, "amp_fp16": 3.0, "amp_bf16": 2.9}.items():
         seeds = [
@@ -88,7 +88,7 @@ def folder(tmp_path_factory):
     for name, (text, _) in ODD.items():
         (place / name).write_text(text)
     write_all(above / "turing", *made_up.pair_of(device=made_up.TURING, explained=False))
-    (above / "turing" / "._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
+    (above / "turing/._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
     shutil.make_archive(str(place / "second"), "zip", above / "turing")
     write_all(above / "other", made_up.make("lstm_language_model", "tf32", parameters={"units": 7}))
     write_all(folder / "unasked", made_up.make("efficientnet_regression", "fp32"))
@@ -109,18 +109,19 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def notebook(folder):
-    return json.loads((folder / "summary.ipynb").read_text(encoding="utf-8"))
+    return json.loads((folder / "summary.ipynb").read_text())
 
 
 @pytest.fixture(scope="module")
 def page(folder):
-    return Page((folder / "summary.html").read_text(encoding="utf-8"))
+    return Page((folder / "summary.html").read_text())
 
 
 def test_places_are_read_in_place_and_what_is_left_out_is_named(folder, notebook, page):
-    (old,) = (folder / "everything" / "old").glob("*.json")
-    left_out = {name: word for name, (_, word) in ODD.items() if word} | {
-        f"old/{old.name}": "copy of"
+    (old,) = (folder / "everything/old").glob("*.json")
+    left_out = {
+        **{name: word for name, (_, word) in ODD.items() if word},
+        f"old/{old.name}": "copy of",
     }
     text = shown(notebook)
     assert "18 used, 4 left out" in text and "could not be drawn" not in text
@@ -162,7 +163,7 @@ def test_charts_and_tables_are_saved_and_small(folder, shown_as):
     alts = [output["image/png"]["alt"] for output in shown_as if "image/png" in output]
     assert len(alts) == len(CHARTS) and all(re.search(r"\d", alt) for alt in alts)
     assert sum(path.stat().st_size for path in [*charts, folder / "summary.ipynb"]) < 1_500_000
-    assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 6
+    assert len((folder / "ratios.csv").read_text().splitlines()) == 1 + 6
 
 
 def test_titles_of_the_page_are_those_of_the_notebook(notebook, page, shown_as):

@@ -74,14 +74,14 @@ def test_a_batch_leaves_records_and_a_report(mixed):
         ("ok", "ok", "fp32", 1.0),
     ]
     for page in ("summary.ipynb", "summary.html"):
-        assert "4 records" in (output / page).read_text(encoding="utf-8")
+        assert "4 records" in (output / page).read_text()
 
 
 def test_long_ids_stand_in_the_log_alone(mixed):
     output, records, done = mixed
     said = re.findall(r"^\[\d/4\] cpu[01]  tiny, batch 4, eager", done.stdout, re.MULTILINE)
     assert len(said) == 4
-    log = (output / "logs" / "batch.log").read_text(encoding="utf-8")
+    log = (output / "logs/batch.log").read_text()
     for record in records:  # an id of many letters is for the log
         assert len(re.findall(f"{record['run_id']} .*{record['status']} ", log)) == 1
         assert record["run_id"] not in done.stdout
@@ -128,7 +128,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "source, drawn",
-    [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)],
+    {"import time; time.sleep(600)": False, "raise ValueError": False, "1": True}.items(),
 )
 def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.1 if "sleep" in source else 3600)

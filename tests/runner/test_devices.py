@@ -5,9 +5,9 @@ CPU.
 import types
 
 import pytest
+from conftest import refuses
 from made_up_nvml import fake_nvml
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import batch, devices
 from mixed_precision_study.runner.devices import Cards, cards_of, choose_devices, visible_gpus
 
@@ -50,11 +50,11 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
     "gpus, jobs, named", [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")]
 )
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
-    with pytest.raises(UserError, match=named):
+    with refuses(named):
         choose_devices(gpus, jobs)
     assert [device.label for device in choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UserError, match="no GPU 0"):
+    with refuses("no GPU 0"):
         choose_devices("0", None)
 
 
@@ -80,7 +80,7 @@ def test_a_pytorch_that_cannot_use_the_gpu_is_refused(monkeypatch, tmp_path, cud
         monkeypatch.setattr(devices, "find_spec", lambda name: None)
         assert [device.label for device in choose_devices("all", None)] == ["gpu0", "gpu1"]
     else:
-        with pytest.raises(UserError, match="CUDA"):
+        with refuses("CUDA"):
             choose_devices("all", None)
 
 
@@ -88,7 +88,7 @@ OLD = ("tf32", "amp_bf16")
 
 
 @pytest.mark.parametrize(
-    ("gpus", "expected"),
+    "gpus, expected",
     [
         ([([7, 5], 15)], Cards(OLD, True)),  # a T4
         ([([7, 0], 32)], Cards(OLD, False)),  # a V100

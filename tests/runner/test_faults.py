@@ -307,8 +307,7 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
         if not frozen:
             wait_for(lambda: not survivors(output), 10)
         names = (".a.json.4711.half-written", "logs/.batch.json.4711.half-written")
-        half = [output / name for name in names]
-        for path in half:
+        for path in [output / name for name in names]:
             path.touch()
         complete(suite, tmp_path, missing=4)
     assert len(left) == 4 and not survivors(output)

@@ -126,7 +126,7 @@ def test_a_repetition_of_another_gpu_is_made_again_whole(tmp_path, devices, uuid
 
 
 def test_what_takes_longest_begins_first_and_on_one_device_last(one_run, tmp_path):
-    runs = [entry(seed=number) | {"minutes": minutes} for number, minutes in enumerate([2, 3, 1])]
+    runs = [{**entry(seed=number), "minutes": minutes} for number, minutes in enumerate([2, 3, 1])]
     comparisons, _ = plan({"runs": runs}, one_run.notebook.parent, tmp_path, {}, on_gpu=True)
     for devices, minutes in ((GPUS, [3, 2, 1]), (GPUS[:1], [1, 2, 3])):
         assert [job.to_do[0].minutes for job in jobs_of(comparisons, devices)] == minutes

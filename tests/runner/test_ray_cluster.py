@@ -63,8 +63,9 @@ def cluster():
             "AUTH_TOKEN": secrets.token_hex(),
             "TMPDIR": name,
             "USAGE_STATS_ENABLED": "0",
+            "health_check_period_ms": "1000",
+            "health_check_failure_threshold": "2",
         }
-        settings |= {"health_check_period_ms": "1000", "health_check_failure_threshold": "2"}
         for setting, text in settings.items():
             patch.setenv(f"RAY_{setting}", text)
         for setting, text in {

@@ -51,50 +51,51 @@ def ended(tmp_path):
     return end
 
 
-def ratios_of(said):
-    """Return (base, {arm: (ratio, n)}) of a line."""
-    if said is None:
+@pytest.fixture
+def said(ended):
+    """Return a function that writes a record and returns (base, {arm: (ratio, n)}) of what is said."""
+
+    def say_of(precision, **fields):
+        if line := ratios_in_words(*ended(precision, **fields)):
+            found = re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", line)
+            way = re.search("batch 128(.*), over ([^:]+):", line)
+            return *way.groups(), {arm: (float(ratio), int(n)) for arm, ratio, n in found}
         return None
-    found = re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said)
-    base = re.search(r", over ([^:]+):", said)[1]
-    return base, {arm: (float(ratio), int(n)) for arm, ratio, n in found}
+
+    return say_of
 
 
-def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
-    assert ratios_in_words(*ended("tf32")) is None  # nothing to compare it with yet
-    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("TF32", {"bf16": (0.75, 1)})
-    assert ratios_of(ratios_in_words(*ended("fp32"))) == ("TF32", {"fp32": (0.5, 1)})
-    for precision in ("amp_bf16", "tf32"):
-        said = ratios_in_words(*ended(precision, parameters={"repeat": 1}))
-    assert ratios_of(said) == ("TF32", {"bf16": (0.75, 2), "fp32": (0.5, 1)})
+def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(said):
+    assert said("tf32") is None  # nothing to compare it with yet
+    assert said("amp_bf16") == (", eager", "TF32", {"bf16": (0.75, 1)})
+    assert said("fp32") == (", eager", "TF32", {"fp32": (0.5, 1)})
+    said("amp_bf16", parameters={"repeat": 1})
+    both = {"bf16": (0.75, 2), "fp32": (0.5, 1)}
+    assert said("tf32", parameters={"repeat": 1}) == (", eager", "TF32", both)
 
 
-def test_another_way_has_a_base_of_its_own(ended):
-    ended("tf32")
+def test_another_way_has_a_base_of_its_own(said):
+    said("tf32")
     graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
-    assert ratios_in_words(*ended("tf32", **graph, seconds=[1.5] * 3)) is None
-    said = ratios_in_words(*ended("amp_bf16", **graph, seconds=[1.0] * 3))
-    assert ratios_of(said) == ("TF32", {"bf16": (1.5, 1)})
-    assert "ResNet-18, batch 128, CUDA graph, channels_last, over TF32" in said
+    assert said("tf32", **graph, seconds=[1.5] * 3) is None
+    found = said("amp_bf16", **graph, seconds=[1.0] * 3)
+    assert found == (", CUDA graph, channels_last", "TF32", {"bf16": (1.5, 1)})
 
 
-def test_a_ratio_waits_for_its_fair_base(ended):
+def test_a_ratio_waits_for_its_fair_base(ended, said):
     _, comparison = ended("fp32")
-    parameters = comparison[0].parameters | {"precisions": ["tf32"]}
+    parameters = {**comparison[0].parameters, "precisions": ["tf32"]}
     comparison.append(comparison[0]._replace(parameters=parameters))
-    assert ratios_in_words(*ended("amp_bf16")) is None  # TF32 is to come
+    assert said("amp_bf16") is None  # TF32 is to come
     # of another way, it is waited for by no one here
-    comparison[1] = comparison[1]._replace(parameters=parameters | {"execution": "cuda_graph"})
-    assert ratios_of(ratios_in_words(*ended("amp_fp16", seconds=[3.0] * 3))) == (
-        "fp32",
-        {"fp16": (2.0, 1)},
-    )
+    comparison[1] = comparison[1]._replace(parameters={**parameters, "execution": "cuda_graph"})
+    assert said("amp_fp16", seconds=[3.0] * 3) == (", eager", "fp32", {"fp16": (2.0, 1)})
 
 
-def test_an_unsupported_base_is_no_base(ended):
-    ended("fp32")
-    ended("tf32", status="unsupported", reason="TF32 needs compute capability 8.0")
-    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == ("fp32", {"bf16": (1.5, 1)})
+def test_an_unsupported_base_is_no_base(said):
+    said("fp32")
+    said("tf32", status="unsupported", reason="TF32 needs compute capability 8.0")
+    assert said("amp_bf16") == (", eager", "fp32", {"bf16": (1.5, 1)})
 
 
 @pytest.mark.parametrize(
@@ -105,9 +106,9 @@ def test_an_unsupported_base_is_no_base(ended):
         {"metric": [0.1, 0.1, 0.1]},  # it did not learn
     ],
 )
-def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
-    ended("tf32", **({"device": CPU} if "device" in fields else {}))
-    assert ratios_in_words(*ended("amp_bf16", **fields)) is None
+def test_nothing_is_said_where_there_is_no_speed_up(said, fields):
+    said("tf32", **({"device": CPU} if "device" in fields else {}))
+    assert said("amp_bf16", **fields) is None
 
 
 @pytest.mark.parametrize(
@@ -127,8 +128,8 @@ def test_what_makes_a_run_doubtful_is_said_once(ended, tmp_path, capsys, fields,
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):
         say_ended("gpu0", record)
-        say_ended("gpu0", record | {"status": "oom", "reason": "too large"})
-    first, second = (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").splitlines()
+        say_ended("gpu0", {**record, "status": "oom", "reason": "too large"})
+    first, second = (tmp_path / "logs/batch.log").read_text().splitlines()
     assert record["run_id"] in first and record["run_id"] in second
     assert ("Caution" in first, "Caution" in second) == (named, False)
     said = capsys.readouterr().out
@@ -145,7 +146,7 @@ def cells(text):
 def test_the_last_table_has_a_row_for_each_way_of_each_model(ended, tmp_path):
     graph = {"execution": "cuda_graph", "channels_last": True}
     for way, joules in ((graph, 2.0), ({}, None)):
-        for precision, seconds in (("tf32", 3.0), ("amp_fp16", 4.0), ("amp_bf16", 2.0)):
+        for precision, seconds in {"tf32": 3.0, "amp_fp16": 4.0, "amp_bf16": 2.0}.items():
             fields = {"peak": 2198.0 if precision == "amp_fp16" else 4246.0}
             fields["joules_per_1000_samples"] = joules and joules * seconds
             ended(precision, parameters=way, seconds=[seconds] * 3, **fields)
@@ -157,40 +158,56 @@ def test_the_last_table_has_a_row_for_each_way_of_each_model(ended, tmp_path):
     assert max(map(len, said.splitlines())) <= 100
 
 
-def test_the_table_of_a_card_without_tf32_compares_with_fp32(ended, tmp_path):
-    ended("fp32")
-    ended("amp_fp16", seconds=[4.0] * 3)
-    ended("amp_bf16", status="oom", reason="no room")
-    ended("o2_fp16", seconds=[2.0] * 3)  # titles do not speak of it
+NOTHING = {"joules_per_1000_samples": None, "peak_allocated_mib": None}
+FAILED = {"status": "failed", "reason": "no such layer"}
+
+
+@pytest.mark.parametrize(
+    "runs, row",
+    [
+        ({"tf32": NOTHING, "amp_bf16": NOTHING}, "0.75x"),
+        ({"tf32": FAILED, "amp_fp16": FAILED}, "failed"),
+        (
+            {"fp32": {"device": CPU}, "amp_fp16": {"device": CPU, **FAILED}},
+            "worked|failed",
+        ),
+        # a card without TF32; titles do not speak of the last
+        (
+            {
+                "fp32": {},
+                "amp_fp16": {},
+                "amp_bf16": {"status": "oom", "reason": "no room"},
+                "o2_fp16": {},
+            },
+            "6.00x|+0%|-87%|oom",
+        ),
+    ],
+)
+def test_a_table_has_what_is_known_of_each_way(ended, tmp_path, runs, row):
+    for precision, fields in runs.items():
+        ended(precision, **fields)
     said = table(tmp_path)
-    assert "fp16/fp32" in said and "TF32" not in said
-    found = cells(said)["ResNet-18, eager"]
-    assert (found[0], found[-1], len(found)) == ("1.50x", "oom", 4)
-
-
-def test_the_table_of_a_cpu_says_what_worked(ended, tmp_path):
-    ended("fp32", device=CPU)
-    ended("amp_fp16", device=CPU, status="unsupported", reason="fp16 needs a GPU")
-    assert cells(table(tmp_path))["ResNet-18, eager"] == ["worked", "needs a GPU"]
+    assert cells(said) == {"ResNet-18, eager": row.split("|")}
+    assert ("/TF32" in said) == (row[0] == "0")
 
 
 @pytest.mark.parametrize(
     "given, left",
-    [
-        ("\x1b]0;title\x07", ""),
-        ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),  # a link
+    {
+        "\x1b]0;title\x07": "",
+        "\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\": "text",  # a link
         # a reset, colours, a bell and text that runs backwards
-        ("\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066", ""),
-        ("\x1b]0;title", "0;title"),  # without an end
-        ("é \n\t", "é \n\t"),
-    ],
+        "\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066": "",
+        "\x1b]0;title": "0;title",  # without an end
+        "é \n\t": "é \n\t",
+    }.items(),
 )
 def test_what_a_terminal_would_obey_is_not_printed(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):
         say(f"a{given}b")
     assert capsys.readouterr().out == f"a{left}b\n"
-    assert (tmp_path / "logs/batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
+    assert (tmp_path / "logs/batch.log").read_text().endswith(f"  a{left}b\n")
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
 
 
@@ -241,16 +258,3 @@ def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
     kept = hasattr(psutil._psplatform, "BOOT_TIME")
     assert (psutil.Process().create_time() != shown) is not kept
     assert is_alive(runner)
-
-
-def test_a_table_without_energy_and_memory_has_the_speed_alone(ended, tmp_path):
-    for precision in ("tf32", "amp_fp16"):
-        nothing = {"joules_per_1000_samples": None, "peak_allocated_mib": None}
-        ended(precision, seconds=[4.0 if precision == "tf32" else 2.0] * 3, **nothing)
-    assert cells(table(tmp_path)) == {"ResNet-18, eager": ["2.00x"]}
-
-
-def test_a_table_of_what_failed_says_how_it_ended(ended, tmp_path):
-    for precision in ("tf32", "amp_fp16"):
-        ended(precision, status="failed", reason="no such layer")
-    assert cells(table(tmp_path))["ResNet-18, eager"] == ["failed"]

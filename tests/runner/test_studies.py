@@ -1,12 +1,12 @@
 """The studies files against the notebooks they name, and what is asked for on the command line."""
 
 import json
+import re
 
 import pytest
 import yaml
-from conftest import NOTEBOOKS, ROOT
+from conftest import NOTEBOOKS, ROOT, refuses
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
@@ -78,13 +78,9 @@ ENTRY = {"notebook": "cifar_resnet"}
 )
 def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"mine": study}))
-    with pytest.raises(UserError) as stopped:
+    with refuses() as stopped:
         load_studies(tmp_path / "s.yaml")
-    assert (
-        where in str(stopped.value)
-        and "mine" in str(stopped.value)
-        and "\n" not in str(stopped.value)
-    )
+    assert where in str(stopped.value) and "mine" in str(stopped.value)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +88,11 @@ def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path)
 )
 def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     (tmp_path / "s.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"s\.yaml"):
+    with refuses(r"s\.yaml"):
         load_studies(tmp_path / "s.yaml")
     assert not (tmp_path / "made").exists()  # no text makes objects
     for name in ("none.yaml", ".", "/dev/zero"):
-        with pytest.raises(UserError, match="cannot be read"):
+        with refuses("cannot be read"):
             load_studies(tmp_path / name)
 
 
@@ -128,23 +124,29 @@ def test_without_a_word_it_is_quick_or_all():
 
 @pytest.mark.parametrize(
     "word, hint",
-    [
-        ("quik", "did you mean quick?"),
-        ("cifar_resnet", "quick"),
-        ("quick/cifar_resnt", "cifar_resnet?"),
-    ],
+    {
+        "quik": "did you mean quick?",
+        "cifar_resnet": "quick",
+        "quick/cifar_resnt": "cifar_resnet?",
+    }.items(),
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
-    with pytest.raises(UserError) as stopped:
+    with refuses(re.escape(hint)):
         chosen_studies(OWN, [word])
-    assert hint in str(stopped.value)
 
 
 def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
     given = [("lr", "1e-3"), ("precisions", "[fp32]"), ("n.csv_path", "a.csv"), ("csv_path", "")]
-    found = parse_overrides([*given, ("data_dir", str(ROOT / "data"))])
+    # a number that YAML reads otherwise stays text, which no parameter takes
+    found = parse_overrides([*given, ("data_dir", str(ROOT / "data")), ("epochs", "0100")])
     assert found == {
-        **{"lr": "1e-3", "precisions": ["fp32"], "data_dir": "data", "csv_path": ""},
+        **{
+            "lr": "1e-3",
+            "precisions": ["fp32"],
+            "data_dir": "data",
+            "csv_path": "",
+            "epochs": "0100",
+        },
         "n.csv_path": (tmp_path / "a.csv").as_posix(),
     }
     assert (shown("mine"), shown(ROOT / "outputs")) == ("mine", str(ROOT / "outputs"))
@@ -153,26 +155,17 @@ def test_values_are_yaml_and_paths_of_the_current_folder(tmp_path):
 @pytest.mark.parametrize("name", ["[x]", "{a: b}"])
 def test_a_study_whose_name_is_no_text_is_one_sentence(tmp_path, name):
     (tmp_path / "s.yaml").write_text(f"name: {name}\nruns: [{{notebook: cifar_resnet}}]\n")
-    with pytest.raises(UserError, match="name"):
+    with refuses("name"):
         load_studies(tmp_path / "s.yaml")
-
-
-@pytest.mark.parametrize(
-    "name, text", [("batch_size", "0100"), ("lr", "1:30"), ("epochs", "0x" + "F" * 30)]
-)
-def test_a_number_that_yaml_reads_otherwise_is_refused(name, text):
-    (entry,) = OWN["quick"]["runs"][:1]
-    with pytest.raises(UserError, match=name):
-        plan({"runs": [entry]}, NOTEBOOKS, ROOT, parse_overrides([(name, text)]), on_gpu=True)
 
 
 @pytest.mark.parametrize(
     "pair", [("output_dir", "x"), ("lr", "[" * 400), ("lr", "x: 1: 2"), ("data_dir", "~no/x")]
 )
 def test_an_option_that_cannot_be_is_one_sentence(pair):
-    with pytest.raises(UserError, match=pair[0]):
+    with refuses(pair[0]):
         parse_overrides([pair])
-    with pytest.raises(UserError, match="--report"):
+    with refuses("--report"):
         expanded("\udcff", "--report")
 
 
@@ -210,5 +203,5 @@ def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
 def test_an_axis_that_compares_nothing_is_refused(tmp_path, said):
     path = tmp_path / "studies.yaml"
     path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
-    with pytest.raises(UserError, match="own"):
+    with refuses("own"):
         load_studies(path)

@@ -195,8 +195,7 @@ def test_a_field_more_or_less_changes_no_comparison(tmp_path, change):
 )
 def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
     times = {"status": "ok", "epoch_seconds": [1.5], "peak_allocated_mib": 2.0}
-    made = [make(parameters={name: value}, **times) for value in (1, 16)]
-    for record in made:
+    for record in [make(parameters={name: value}, **times) for value in (1, 16)]:
         records.write_record(record, tmp_path)
     found, _ = reading.read_records(tmp_path)
     assert sorted(one["settings"][name] for one in found) == [1, 16]

@@ -11,7 +11,7 @@ from urllib import request
 import PIL.Image
 import pytest
 import torch
-from conftest import settings_of
+from conftest import refuses, settings_of
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import cifar, images, wikitext
@@ -33,7 +33,7 @@ def test_named_data_are_refused_and_others_made_up(
     )
     kind = SimpleNamespace(base_folder="b", url="http://x/f", tgz_md5="0", filename="f")
     monkeypatch.setitem(cifar.KINDS, "cifar10", kind)
-    with pytest.raises(UserError, match=str(tmp_path)):
+    with refuses(str(tmp_path)):
         module.load(
             settings_of(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu")
         )
@@ -64,7 +64,7 @@ def test_images_come_in_order_and_a_broken_one_is_named(monkeypatch, capsys, per
             raise UserError(f"image {index}")
         return read(index)
 
-    with pytest.raises(UserError, match=r"^image 17$"):
+    with refuses(r"^image 17$"):
         images.decode_all(stumble, count)
 
 
@@ -90,7 +90,7 @@ def test_no_image_starts_a_program_waits_or_takes_memory(tmp_path, monkeypatch, 
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     ODD_IMAGES[kind](tmp_path / "x.png")
-    with pytest.raises(UserError, match="be read"):
+    with refuses("be read"):
         images.decoded(tmp_path / "x.png")
     assert not (tmp_path / "started").exists()
 

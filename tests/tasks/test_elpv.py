@@ -9,10 +9,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import settings_of
+from conftest import refuses, settings_of
 from made_up_data import assert_equal_batches, save_image, write_csv
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import elpv
 
 CPU = torch.device("cpu")
@@ -40,7 +39,7 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
     pixels = [take(index) for index in range(3)]
     assert {(image.shape, image.dtype) for image in pixels} == {((3, 32, 48), torch.uint8)}
     assert [image[1].float().mean() for image in pixels] == [0, 80, 160]
-    with pytest.raises(UserError, match="csv_path"):
+    with refuses("csv_path"):
         load("csv")
 
 
@@ -65,15 +64,14 @@ def test_a_wrong_csv_stops_with_its_name_and_the_place(tmp_path, text, problem):
     path = tmp_path / "mine.csv"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(UserError, match=problem) as raised:
+    with refuses(problem) as raised:
         read(path)
     assert str(path) in str(raised.value)
 
 
 @pytest.mark.slow  # the package decodes all of its images
 def test_elpv_comes_from_its_package(tmp_path, capsys):
-    utils = pytest.importorskip("elpv_dataset.utils")
-    pictures, probabilities, _ = utils.load_dataset()
+    pictures, probabilities, _ = pytest.importorskip("elpv_dataset.utils").load_dataset()
     (take, _, labels), *_ = elpv.elpv_images((300, 300))
     assert torch.equal(labels, torch.tensor(probabilities.tolist(), dtype=torch.float32))
     for place in (0, 1, 1300, 2623):
@@ -106,7 +104,7 @@ def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left)
     monkeypatch.setattr(
         "sys.path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)]
     )
-    with pytest.raises(UserError, match="--force-reinstall elpv-dataset"):
+    with refuses("--force-reinstall elpv-dataset"):
         load("elpv")
     assert load("auto").source == "synthetic"
 
@@ -114,7 +112,7 @@ def test_an_incomplete_elpv_is_asked_for_or_made_up(monkeypatch, tmp_path, left)
 @pytest.mark.parametrize("labels, problem", [((0, 5), '0 to 5.*"mse"'), ((1, 1, 1, 1), "4 images")])
 def test_labels_that_do_not_fit_and_too_few_images_stop(tmp_path, labels, problem):
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", label) for label in labels])
-    with pytest.raises(UserError, match=problem):
+    with refuses(problem):
         load("auto", csv_path=path, data_dir=str(tmp_path))
 
 

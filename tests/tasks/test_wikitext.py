@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from conftest import settings_of
+from conftest import refuses, settings_of
 from made_up_data import assert_equal_batches, write_texts
 
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import wikitext
 
 CPU = torch.device("cpu")
@@ -35,7 +34,7 @@ def test_text_becomes_columns_and_segments_of_one_shape(rows):
 
 def test_an_epoch_has_the_segments_that_are_asked_for():
     data = load()
-    with pytest.raises(UserError, match=r"20 words.* 4 columns"):
+    with refuses(r"20 words.* 4 columns"):
         data.in_columns(torch.arange(20), 4)
     short = load(max_steps=3, bptt=6)
     assert [tuple(words.shape) for words, _ in short.train_batches(0, torch.float32, 7)] == [
@@ -85,7 +84,7 @@ def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(wikitext, "WIKITEXT_URL", f"{(tmp_path / 'served').as_uri()}/")
     monkeypatch.setattr(wikitext, "WIKITEXT_BLOBS", {**blobs, "valid.txt": "0" * 40})
     place = tmp_path / "data"
-    with pytest.raises(UserError, match=r"valid\.txt.*checksum"):
+    with refuses(r"valid\.txt.*checksum"):
         load(place, dataset="wikitext-2")
     assert [path.name for path in (place / "wikitext-2").iterdir()] == ["train.txt"]
     assert load(place).source == "synthetic"
@@ -110,7 +109,7 @@ def test_lines_become_numbers(tmp_path):
     write_texts(folder, test="d d\n")  # the default training text: a b <unk> a, c d
     assert wikitext.wikitext_in(folder)[0][2].tolist() == [5, 5, 3]
     (folder / "valid.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(UserError, match=r"valid\.txt.*UTF-8"):
+    with refuses(r"valid\.txt.*UTF-8"):
         wikitext.wikitext_in(folder)
 
 
@@ -140,7 +139,7 @@ def test_a_text_of_ones_own_is_never_replaced_by_a_download(tmp_path, monkeypatc
     folder = tmp_path / "wikitext-2"
     write_texts(folder, train="my words\n" * 99)
     (folder / "valid.txt").unlink()
-    with pytest.raises(UserError, match="lacks valid"):
+    with refuses("lacks valid"):
         load(tmp_path)
     assert (folder / "train.txt").read_text() == "my words\n" * 99 and len(
         list(folder.iterdir())
