@@ -228,7 +228,8 @@ class Ledger:
         backwards: all calls of backward().
         """
         self.steps += 1
-        self._read_updates(optimizer)
+        if self.before:
+            self._read_updates(optimizer)
         self.cached += caches and self.weight.dtype == torch.float32
         use = id(self.weight.grad), id(optimizer), backwards
         self.doubled += self.weight.grad is not None and use == self.used
