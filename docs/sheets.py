@@ -22,7 +22,8 @@ def sheet_of(drawings: list[str], columns: int) -> str:
         for place, number in enumerate(row):
             width, height = sizes[number]
             at = f'x="{place * wide:g}" y="{top:g}" width="{width:g}" height="{height:g}"'
-            body += drawings[number].replace("<svg ", f"<svg {at} ", 1)
+            # a tick's number may reach beyond its drawing
+            body += drawings[number].replace("<svg ", f'<svg {at} overflow="visible" ', 1)
         top += max(sizes[number][1] for number in row) + gap
     width, height = columns * wide - gap, top - gap
     colours, dark = (
