@@ -20,7 +20,7 @@ from mixed_precision_study.store.commit import packed_package
 from mixed_precision_study.store.record import read_run
 
 NAME = "mixed_precision_study"
-KINDS = (".py", ".csv", ".json", ".html", ".css", ".js")
+KINDS = (".py", ".csv", ".json", ".html", ".css", ".js", ".mplstyle")
 FILES = {
     path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in KINDS
 }
