@@ -59,7 +59,9 @@ def test_each_step_is_that_of_a_plain_loop(precision, execution):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+@pytest.mark.parametrize(
+    "precision", ["fp32", pytest.param("amp_bf16", marks=pytest.mark.exhaustive)]
+)
 def test_each_compiled_step_is_that_of_a_plain_loop(precision):
     ours, plain = losses_of(experiment_of("transformer", **SMALL, execution="compile"), precision)
     assert ours == pytest.approx(plain, abs=10 * NEAR[precision])
