@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 
@@ -81,12 +82,13 @@ def bar_rows(outputs: Path) -> pd.DataFrame:
     rows = []
     for context, number in by_context(tables):
         for arm, name in BARS.items():
-            runs = [run for run in tables.runs(number, arm) if run["gpu_busy_ms_per_step"]]
-            if not runs:
+            runs = tables.runs(number, arm)
+            profiled = next((run for run in runs if run["gpu_busy_ms_per_step"]), None)
+            if profiled is None:
                 continue
-            step = pd.Series([run["step_ms_median"] for run in tables.runs(number, arm)]).mean()
-            share = dict(runs[0]["kernel_family_fractions"]).get("attention", 0)
-            spent = share * runs[0]["gpu_busy_ms_per_step"]
+            step = fmean(run["step_ms_median"] for run in runs)
+            share = dict(profiled["kernel_family_fractions"]).get("attention", 0)
+            spent = share * profiled["gpu_busy_ms_per_step"]
             row = {"comparison": number, "run": f"Context {context:,}", "short": name}
             row |= {"attention": spent, "all else": step - spent, "label": f"{step:.1f} ms"}
             rows.append(row | {"note": ""})

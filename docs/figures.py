@@ -125,6 +125,12 @@ def referred(outputs: Path, way: str) -> pd.DataFrame:
 
 
 @functools.cache
+def referred_trainings(outputs: Path) -> pd.DataFrame:
+    """Return the table of the reference's trainings."""
+    return pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+
+
+@functools.cache
 def headline(outputs: Path) -> str:
     """Return the table of results.md: how fast AMP is over TF32, a row for each model and format."""
     ways = [referred(outputs, way) for way in SHOWN]
@@ -188,7 +194,7 @@ def launched(outputs: Path) -> pd.Series:
     """Return how many times as many kernels as TF32 the image models launch in AMP, in eager
     mode.
     """
-    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    table = referred_trainings(outputs)
     eager = table[(table.execution == "eager") & (table.model != MODELS["lstm"])]
     kernels = eager.pivot_table("kernels_per_step", "model", "precision")
     return kernels[list(AMP)].div(kernels.tf32, axis=0).stack()
@@ -264,7 +270,7 @@ def compiling_pays(outputs: Path) -> dict[str, str]:
     """Return after how many epochs compiling a graph has paid in AMP: what its warm-up takes
     longer, over what it saves in an epoch.
     """
-    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    table = referred_trainings(outputs)
     graphs = table[
         table.execution.str.contains("graph") & (table.channels_last.astype(str) != "False")
     ]
@@ -286,7 +292,7 @@ def memory_saved(outputs: Path) -> dict[str, str]:
     """Return by how many percent AMP lowers memory in a compiled graph, data left out: PyTorch's
     peak, what PyTorch reserves, and what nvidia-smi shows of the process.
     """
-    table = pd.read_csv(outputs / REFERENCE / "trainings.csv", low_memory=False)
+    table = referred_trainings(outputs)
     compiled = table[table.execution == "compile_cuda_graph"]
     keys = [compiled.model, compiled.precision]
     numbers = {}

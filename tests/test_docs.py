@@ -156,18 +156,18 @@ def small_problem(device):
     return model, optimizer, torch.nn.functional.cross_entropy, batches
 
 
+def names_of(*problem):
+    """Return what the lines of a page find where they run: torch, and a problem by its names."""
+    given = zip(("model", "optimizer", "loss_function", "batches"), problem, strict=True)
+    return {"torch": torch, **dict(given)}
+
+
 def test_the_lines_of_the_readme_train(monkeypatch):
     """They run as they stand, but for the device, and without the compiler's seconds."""
     model, optimizer, loss_function, batches = small_problem("cpu")
     before = loss_function(model(batches[0][0]), batches[0][1]).item()
     monkeypatch.setattr(torch, "compile", lambda model, mode: model)
-    names = {
-        "torch": torch,
-        "model": model,
-        "optimizer": optimizer,
-        "batches": batches,
-        "loss_function": loss_function,
-    }
+    names = names_of(model, optimizer, loss_function, batches)
     try:
         exec(code_of(ROOT / "README.md").replace('"cuda"', '"cpu"'), names)
     finally:
@@ -178,13 +178,7 @@ def test_the_lines_of_the_readme_train(monkeypatch):
 def test_the_lines_for_an_lstm_train(monkeypatch):
     """A stand-in for the graph does what a replay does: it makes the gradients anew."""
     model, optimizer, loss_function, batches = small_problem("cpu")
-    names = {
-        "torch": torch,
-        "model": model,
-        "optimizer": optimizer,
-        "batches": batches,
-        "loss_function": loss_function,
-    }
+    names = names_of(model, optimizer, loss_function, batches)
 
     class Graph:
         def replay(self):
@@ -217,13 +211,7 @@ def test_the_lines_train_on_a_gpu_as_a_plain_loop(page):
         loss.backward()
         optimizer.step()
     copied, optimizer, loss_function, batches = small_problem("cuda")
-    names = {
-        "torch": torch,
-        "model": copied,
-        "optimizer": optimizer,
-        "batches": batches,
-        "loss_function": loss_function,
-    }
+    names = names_of(copied, optimizer, loss_function, batches)
     try:
         exec(code_of(page), names)
     finally:
