@@ -113,11 +113,13 @@ def labelled(step: dict) -> dict:
     return step
 
 
+# the parts of an explanation, each of which has a field for a reason in a record
+Part = Literal["inference", "ledger", "profile", "attention", "limit", "gradient", "update"]
 # {what a report may show: its values}, see the head of notebooks/studies.yaml
 SHOWN: dict[str, Any] = {
     "over": Values,
     "with": Values,
-    "explained": list[Value],
+    "explained": list[Part],
     "steps": list[Annotated[dict[Usual, Values], AfterValidator(labelled)]],
     **dict.fromkeys(("quality", "articles", "inference", "execution"), Literal[True]),
 }

@@ -55,6 +55,7 @@ def test_study_yaml_goes_before_the_records(tmp_path):
     [
         "name: a\nshow: {ovr: units}",
         "show: {steps: [{precision: fp32}]}",
+        "show: {explained: [updates]}",
         "name: <b>",
         "[]",
         "a: &a [*a",
