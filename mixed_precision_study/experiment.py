@@ -67,6 +67,7 @@ from .train.as_found import AsFound
 from .train.batch_size import largest_batch, limit_memory
 from .train.loss_scale import read_gradients
 from .train.precision import PRECISIONS, backends_as_found, check_supported, set_fp32_precision
+from .train.remedies import check_remedies, remedied
 from .train.step import (
     Trainer,
     TrainingLog,
@@ -84,7 +85,8 @@ NOT_ASKED = "its study asks for other explanations alone"
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-OF_OTHERS = {"precisions", "channels_last", "cudnn_benchmark", "fused", "seed"}
+OF_OTHERS = {"precisions", "channels_last", "cudnn_benchmark", "fused", "seed", "clip"}
+OF_OTHERS |= {"adapters", "checkpointing", "loss_chunks", "memory_budget", "micro_batches"}
 FOR_TRAINER = {*get_args(OfATraining)} - OF_OTHERS
 
 
@@ -326,6 +328,7 @@ class Experiment:
         records = []
         for way in planned_ways():
             settings = vars(self.parameters) | way
+            check_remedies(settings)
             records += [
                 new_record(self.name, settings, name, facts, way) for name in settings["precisions"]
             ]
@@ -348,8 +351,12 @@ class Experiment:
         self.data.seed = self.parameters.seed
         # or Dynamo gives up
         compiles = "compile" in str(record.settings["execution"])
+        budget = record.settings.get("memory_budget") or 1.0
         try:
-            with torch._dynamo.config.patch(fail_on_recompile_limit_hit=compiles):
+            with (
+                torch._dynamo.config.patch(fail_on_recompile_limit_hit=compiles),
+                torch._functorch.config.patch(activation_memory_budget=budget),
+            ):
                 yield
         finally:
             vars(self.parameters).update(before)
@@ -399,6 +406,7 @@ class Experiment:
             model = self.make_model()
         if settings.init_from:
             begin_with(model, Path(settings.data_dir) / settings.init_from)
+        model = remedied(model, settings)
         if not model.training:
             model.train()  # as from_pretrained() returns none
         if getattr(settings, "channels_last", False):

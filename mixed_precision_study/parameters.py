@@ -54,6 +54,14 @@ OfATraining = Literal[
     "keep_batchnorm_fp32",
     "fused",
     "seed",
+    "clip",
+    "loss_chunks",
+    "checkpointing",
+    "memory_budget",
+    "offload",
+    "optimizer_in_backward",
+    "adapters",
+    "micro_batches",
 ]
 # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
 COMPILE_MODES: dict[str, dict] = {

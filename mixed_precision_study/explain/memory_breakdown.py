@@ -50,7 +50,8 @@ def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
     master_gradients = bytes_of(master.grad for master in copies)  # alive throughout
 
     def note_gradient(weight):
-        if weight in noted:  # where a step adds up the gradients of several batches
+        # where a step adds up the gradients of several batches, or an update has freed this one
+        if weight in noted or weight.grad is None:
             return
         noted.add(weight)
         allocated = torch.cuda.max_memory_allocated()

@@ -56,8 +56,7 @@ class Gpt(nn.Module):
     """Tokens (B, T) to logits (B, T, vocabulary); T is at most `context`.
 
     width: a multiple of HEAD_SIZE. attention_dtype: auto (that of the precision), bf16 or fp32.
-    checkpointing: compute each layer once more in the backward pass. Initial weights are GPT-2's,
-    smaller where a layer adds to the residual stream.
+    Initial weights are GPT-2's, smaller where a layer adds to the residual stream.
     """
 
     def __init__(
@@ -67,10 +66,8 @@ class Gpt(nn.Module):
         context: int,
         vocabulary: int,
         attention_dtype: str = "auto",
-        checkpointing: bool = False,
     ):
         super().__init__()
-        self.checkpointing = checkpointing
         dtype = ATTENTION_DTYPES.get(attention_dtype)
         self.words = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(context, width)
@@ -85,7 +82,7 @@ class Gpt(nn.Module):
         """Return what the logits are computed from, (B, T, width)."""
         x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
         for layer in self.layers:
-            x = computed_again(layer, x) if self.checkpointing else layer(x)
+            x = layer(x)
         return self.norm(x)
 
     def logits(self, features: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from ..measure.timing import (
     synchronize,
     waited_for,
 )
-from ..parameters import Diverged, Failed, UserError
+from ..parameters import Diverged, Failed, Unsupported, UserError
 from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .as_found import AsFound
@@ -52,6 +52,7 @@ from .precision import (
     read_switch,
     switches_now,
 )
+from .remedies import InBackward, offloaded, one_a_weight
 
 
 def training_step(
@@ -151,6 +152,8 @@ class Trainer:
         moments: str = "as_weights",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
+        offload: bool = False,
+        optimizer_in_backward: bool = False,
         data: Any = None,
     ):
         self.precision = precision
@@ -172,6 +175,8 @@ class Trainer:
             # Without compile_mode, whose longer search is for training.
             self.model = compiled(self.network, several_shapes=several)
             self.loss_of = compiled(self.compute_loss, compile_mode, several)
+        if offload:
+            self.loss_of = offloaded(self.loss_of, pinned=device.type == "cuda")
         rounding = rounding if precision == "bf16_true" else "nearest"
         # optimizer and loss scale
         is_ours = rounding != "nearest" or moments in MOMENTS
@@ -182,18 +187,29 @@ class Trainer:
         self.captured: CapturedStep | None = None
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
-        set_mode(self.optimizer, "train")
+        optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
+        set_mode(optimizer, "train")
+        optimizers = one_a_weight(optimizer) if optimizer_in_backward else [optimizer]
+        self.rates = [float(group["lr"]) for one in optimizers for group in one.param_groups]
         if moments == "8bit":
-            self.optimizer = in_8_bits(self.optimizer)
-        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        set_up_groups(self.optimizer, dict(zip(self.weights, self.masters, strict=True)))
+            optimizers = list(map(in_8_bits, optimizers))
+        pairs = dict(zip(self.weights, self.masters, strict=True))
+        for one in optimizers:
+            set_up_groups(one, pairs)
+        if self.on_device:
+            kept = MOMENTS.get(moments)
+            optimizers = [on_device(one, rounding, kept) for one in optimizers]
+        self.optimizer: Any = InBackward(optimizers) if optimizer_in_backward else optimizers[0]
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
-            self.optimizer = on_device(self.optimizer, rounding, MOMENTS.get(moments))
             self.found_inf, self.skipped = self.scaler.found_inf, self.scaler.skipped
         else:
             self._count_updates()
+        if optimizer_in_backward and self.scaler.is_enabled():
+            raise Unsupported(
+                "optimizer_in_backward cannot skip a step whose loss scale is too large, because "
+                "some weights are updated before the overflow is seen; use bf16"
+            )
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)

@@ -1,0 +1,181 @@
+"""Remedies for a training that does not fit, each by the library that owns it: checkpointing, the
+compiler's memory budget, offload, an optimizer within the backward pass, and LoRA.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..parameters import Unsupported, UserError
+
+NONE = {  # parameters of notebooks, as they are where nothing is remedied
+    "checkpointing": 0,
+    "memory_budget": 0.0,
+    "offload": False,
+    "optimizer_in_backward": False,
+    "adapters": 0,
+    "micro_batches": 1,
+    "clip": 0.0,
+}
+LACKS = {  # {execution: what a remedy may need and does not find there}
+    "eager": {"no compiler"},
+    "compile": {"no eager mode"},
+    "cuda_graph": {"no compiler", "no eager mode", "a plain graph"},
+    "compile_cuda_graph": {"no eager mode"},
+}
+REFUSED: list[tuple[set[str], str]] = [
+    (
+        {"optimizer_in_backward", "clip"},
+        "optimizer_in_backward updates a weight before the other gradients are known, so nothing "
+        "can be clipped by their norm; set clip to 0, which is another training.",
+    ),
+    (
+        {"optimizer_in_backward", "micro_batches"},
+        "optimizer_in_backward frees each gradient at once, so none is left to add those of the "
+        "next micro-batch to; choose one of the two.",
+    ),
+    (
+        {"memory_budget", "no compiler"},
+        "memory_budget is for torch.compile, which plans what to keep; "
+        'set execution to "compile" or "compile_cuda_graph".',
+    ),
+    (
+        {"memory_budget", "checkpointing"},
+        "memory_budget and checkpointing both choose what is computed again; set one of them.",
+    ),
+    (
+        {"offload", "no eager mode"},
+        "offload waits for the host's memory in each step, which only eager mode can; "
+        'set execution to "eager".',
+    ),
+    (
+        {"checkpointing", "a plain graph"},
+        "checkpointing restores random numbers by the host, which a CUDA graph cannot; "
+        'set execution to "eager" or "compile_cuda_graph".',
+    ),
+]
+
+
+def check_remedies(settings: dict) -> None:
+    """Raise UserError where two of the settings of a training exclude each other."""
+    chosen = {name for name, usual in NONE.items() if settings.get(name, usual) != usual}
+    chosen |= LACKS[settings["execution"]]
+    for wrong, sentence in REFUSED:
+        if wrong <= chosen:
+            raise UserError(sentence)
+    size, parts = settings["batch_size"], settings.get("micro_batches", 1)
+    if parts > 1 and (size == "max" or size % parts):
+        raise UserError(f"batch_size is {size}, and must be a number that {parts} divides.")
+
+
+def remedied(model: nn.Module, settings: Any) -> nn.Module:
+    """Return a model that computes blocks again, or trains adapters, as the settings say."""
+    if every := getattr(settings, "checkpointing", 0):
+        for block in blocks_of(model)[::every]:
+            # the library's own defaults: dropout draws the same numbers again
+            again = functools.partial(checkpoint, block.forward, use_reentrant=False)
+            block.forward = again  # type: ignore[method-assign]
+    if rank := getattr(settings, "adapters", 0):
+        add_adapters(model, rank)
+    return model
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """Return the blocks of which a model is made in their order: the members of its lists of
+    modules of one class, but those within another block.
+
+    Raises Unsupported where there is none, or where one holds batch normalisation, whose running
+    statistics a second forward pass would move once more.
+    """
+    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList | nn.Sequential)]
+    blocks = [part for one in lists if len({*map(type, one)}) == 1 for part in one]
+    inner = {part for block in blocks for part in block.modules() if part is not block}
+    blocks = [block for block in blocks if block not in inner]
+    if not blocks:
+        raise Unsupported("checkpointing needs a model that is made of a list of equal blocks")
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+        raise Unsupported(
+            "checkpointing would move the running statistics of batch normalisation twice a step"
+        )
+    return blocks
+
+
+def add_adapters(model: nn.Module, rank: int) -> None:
+    """Freeze a model, and give its Linear layers LoRA's adapters, by peft.
+
+    Raises Unsupported without peft.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise Unsupported(f"adapters need the package peft ({error})") from None
+    names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    inject_adapter_in_model(LoraConfig(r=rank, target_modules=names), model)
+
+
+def offloaded(loss_of: Callable, pinned: bool) -> Callable:
+    """Return a loss whose saved activations wait in the host's memory for the backward pass."""
+
+    @functools.wraps(loss_of)
+    def loss(*arguments: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu(pin_memory=pinned):
+            return loss_of(*arguments)
+
+    return loss
+
+
+def one_a_weight(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Return an optimizer of the same kind and settings for each trained weight of one without
+    steps.
+
+    Raises Unsupported for other ones than SGD and AdamW.
+    """
+    if type(optimizer) not in (torch.optim.SGD, torch.optim.AdamW):
+        name = type(optimizer).__name__
+        raise Unsupported(f"optimizer_in_backward needs SGD or AdamW; this is {name}")
+    groups = [
+        {**group, "params": [weight]}
+        for group in optimizer.param_groups
+        for weight in group["params"]
+        if weight.requires_grad
+    ]
+    return [type(optimizer)([group]) for group in groups]
+
+
+class InBackward:
+    """Optimizers, one a weight, that backward() calls as soon as a gradient is whole, and which
+    then let go of it.
+
+    It has what a Trainer asks an optimizer for.
+    """
+
+    def __init__(self, optimizers: list):
+        self.optimizers = optimizers
+        self.param_groups = [group for one in optimizers for group in one.param_groups]
+        for one in optimizers:
+            (weight,) = one.param_groups[0]["params"]
+            weight.register_post_accumulate_grad_hook(functools.partial(self.update, one))
+
+    def update(self, optimizer: Any, weight: torch.Tensor) -> None:
+        """Update a weight, and free its gradient. It is a hook."""
+        optimizer.step()
+        weight.grad = None
+
+    @property
+    def state(self) -> dict:
+        """{weight: what its optimizer keeps}."""
+        return {weight: kept for one in self.optimizers for weight, kept in one.state.items()}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing, as no gradient is left."""
+
+    def step(self, found_inf: Any = None) -> None:
+        """Do nothing, as backward() has updated the weights."""
+
+    def reset(self) -> None:
+        for one in self.optimizers:
+            one.reset()
