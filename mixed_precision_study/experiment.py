@@ -26,6 +26,7 @@ from .explain.attention import read_attention, use_attention
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.memory_breakdown import read_memory_breakdown
+from .explain.out_of_memory import first_remedy
 from .explain.profile import count_work, profile_steps
 from .explain.roofline import measure_limits
 from .measure import memory
@@ -687,6 +688,16 @@ def explain(
             setattr(record, f"{what}_reason", error_line(error))
 
 
+def advised(record: RunRecord, error: BaseException) -> str:
+    """Return why a training ran out of memory, what filled it, and which remedy comes first."""
+    sentences = [error_line(error), first_remedy(error)]
+    if "checkpointing" in record.settings:
+        limit = record.settings["memory_limit_gib"] or (record.device_total_mib or 0) / 1024
+        command = f"python run_all.py fit -p memory_limit_gib {limit:.4g}"
+        sentences.append(f"The fastest way that fits is predicted by: {command}")
+    return " ".join(filter(None, sentences))
+
+
 @contextmanager
 def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> Iterator[RunRecord]:
     """Run the block as one run and always write its record. An exception becomes its status and
@@ -708,6 +719,8 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
     except Exception as error:
         record.status = "oom" if memory.is_out_of_memory(error) else "failed"
         record.reason = error_line(error)
+        if record.status == "oom":
+            record.reason = advised(record, error)
         memory.read_peaks(record, device, "_with_warmup")  # how far it came
         if record.status == "failed":
             print(shown_traceback(error))

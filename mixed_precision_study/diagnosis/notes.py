@@ -2,8 +2,12 @@
 none."""
 
 import re
+from traceback import walk_tb
 
 import torch
+
+from ..explain.out_of_memory import first_remedy
+from ..measure.memory import is_out_of_memory
 
 ONCE = "with gradient accumulation call it after the last micro-batch alone."
 UNSCALED, STEPPED = (
@@ -173,14 +177,14 @@ def remedy_for(error: BaseException, facts: list) -> tuple:
     facts: the last calls and a ";", whether the error came out of an autocast, and what else is
     known of the loop.
     """
-    trace = error.__traceback__
-    while trace is not None:
-        found = trace.tb_frame.f_locals
+    if is_out_of_memory(error):
+        return "out of memory", first_remedy(error)
+    for frame, _ in walk_tb(error.__traceback__):
+        found = frame.f_locals
         if isinstance(module := found.get("self"), torch.nn.Module):
             facts += [f"weights={one.dtype}" for one in module.parameters(recurse=False)]
         if isinstance(found.get("ctx"), torch.autograd.function.FunctionCtx):
             facts.append("custom")
-        trace = trace.tb_next
     said = " ".join(facts).replace("torch.", "").replace(" ;", ";")
     for message, condition, remedy in REMEDIES:
         known = re.search(message, str(error))

@@ -33,9 +33,12 @@ class Axis(NamedTuple):
     simpler: Mapping[str, tuple[str, ...]] = SIMPLER
 
     def arm_of(self, record: dict) -> str:
-        """Return the arm of a run: the values of the settings of this axis as one text."""
+        """Return the arm of a run: the values of the settings of this axis as one text. What its
+        notebook does not have is as in the base.
+        """
         values = {PRECISION: record["precision"], **record["settings"]}
-        return arm_named([values.get(name) for name in self.settings])
+        usual = dict(zip(self.settings, self.bases[0].split(", "), strict=False))
+        return arm_named([{**usual, **values}.get(name) for name in self.settings])
 
     def rest_of(self, record: dict) -> tuple:
         """Return what must be equal before two arms are compared, as (name, JSON) pairs.

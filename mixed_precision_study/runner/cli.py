@@ -28,6 +28,7 @@ from ..store.record import read_run
 from ..store.variables import OF_A_REPORT
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
+from .budget import within_limit
 from .devices import Device, cards_of, choose_devices
 from .execute import Circumstances, report_command, start_process
 from .finished import RETRIED, set_aside_records
@@ -319,6 +320,8 @@ def plan_studies(
             )
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
+        if study.get("measured") and (gib := overrides.get("memory_limit_gib")):
+            planned[name] = within_limit(planned[name], study, folder, gib)
         if not args.ray:  # with Ray the files lie on the nodes
             check_csv(planned[name])
     return planned

@@ -316,12 +316,12 @@ def plan(
     """Return (comparisons, notebooks left out because they need a GPU).
 
     A run trains all precisions one after the other, and so the ways of its entry. On a GPU each
-    training gets a process of its own where there are several repetitions, because then its times
-    get an interval, and the process is the unit of that. The runs of a comparison differ in
-    precision, way and repetition only and go to one GPU. In an interleaved study that holds for all
-    runs of a notebook, because they are compared as the steps of a ladder. An override of `repeat`
-    leaves that repetition alone, as for another host. Raise UserError at the first value that a
-    notebook would refuse.
+    training gets a process of its own where its entry says so, or where there are several
+    repetitions, because then its times get an interval, and the process is the unit of that. The
+    runs of a comparison differ in precision, way and repetition only and go to one GPU. In an
+    interleaved study that holds for all runs of a notebook, because they are compared as the steps
+    of a ladder. An override of `repeat` leaves that repetition alone, as for another host. Raise
+    UserError at the first value that a notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
@@ -340,7 +340,7 @@ def plan(
             comparison = name
             if not study.get("interleaved"):
                 comparison = run_id_of(name, setting.ways[0] | {"repeat": 0}, "any")
-            apart = on_gpu and len(setting.repetitions) > 1
+            apart = on_gpu and (entry.apart or len(setting.repetitions) > 1)
             runs = [*setting.runs(folder, study.get("about"), apart, planned)]
             comparisons.setdefault(comparison, []).extend(runs)
     ordered = [in_order(runs, key) for key, runs in comparisons.items() if runs]

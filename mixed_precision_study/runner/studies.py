@@ -33,6 +33,7 @@ class Entry(BaseModel):
     small: Settings = {}
     cpu: Settings | None = None  # without, it needs a GPU
     repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
+    apart: bool = False  # whether each training has a process of its own
     minutes: Annotated[float, Field(ge=0)] = 1
 
 
@@ -43,6 +44,7 @@ class StudyForm(Study):
     name: PlainName
     axis: PlainName | Names = PRECISION  # type: ignore[assignment]
     interleaved: bool = False
+    measured: str = ""  # folder below outputs/ by whose records a limit of memory is planned
     runs: Annotated[list[Entry], Field(min_length=1)]
 
     @model_validator(mode="after")

@@ -85,23 +85,20 @@ def remedied(model: nn.Module, settings: Any) -> nn.Module:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of which a model is made in their order: the members of its lists of
-    modules of one class, but those within another block.
+    """Return the blocks of which a model is made: its longest list of modules of one class.
 
     Raises Unsupported where there is none, or where one holds batch normalisation, whose running
     statistics a second forward pass would move once more.
     """
     lists = [one for one in model.modules() if isinstance(one, nn.ModuleList | nn.Sequential)]
-    blocks = [part for one in lists if len({*map(type, one)}) == 1 for part in one]
-    inner = {part for block in blocks for part in block.modules() if part is not block}
-    blocks = [block for block in blocks if block not in inner]
-    if not blocks:
+    alike = [list(one) for one in lists if len({*map(type, one)}) == 1]
+    if not alike:
         raise Unsupported("checkpointing needs a model that is made of a list of equal blocks")
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
         raise Unsupported(
             "checkpointing would move the running statistics of batch normalisation twice a step"
         )
-    return blocks
+    return max(alike, key=len)
 
 
 def add_adapters(model: nn.Module, rank: int) -> None:
@@ -120,7 +117,6 @@ def add_adapters(model: nn.Module, rank: int) -> None:
 def offloaded(loss_of: Callable, pinned: bool) -> Callable:
     """Return a loss whose saved activations wait in the host's memory for the backward pass."""
 
-    @functools.wraps(loss_of)
     def loss(*arguments: Any) -> Any:
         with torch.autograd.graph.save_on_cpu(pin_memory=pinned):
             return loss_of(*arguments)
@@ -131,29 +127,28 @@ def offloaded(loss_of: Callable, pinned: bool) -> Callable:
 def one_a_weight(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
     """Return an optimizer of the same kind and settings for each trained weight of one without
     steps.
-
-    Raises Unsupported for other ones than SGD and AdamW.
     """
-    if type(optimizer) not in (torch.optim.SGD, torch.optim.AdamW):
-        name = type(optimizer).__name__
-        raise Unsupported(f"optimizer_in_backward needs SGD or AdamW; this is {name}")
-    groups = [
-        {**group, "params": [weight]}
+    return [
+        type(optimizer)([{**group, "params": [weight]}])
         for group in optimizer.param_groups
         for weight in group["params"]
         if weight.requires_grad
     ]
-    return [type(optimizer)([group]) for group in groups]
 
 
 class InBackward:
     """Optimizers, one a weight, that backward() calls as soon as a gradient is whole, and which
     then let go of it.
 
-    It has what a Trainer asks an optimizer for.
+    It has what a Trainer asks an optimizer for. Raises Unsupported where the loss is scaled.
     """
 
-    def __init__(self, optimizers: list):
+    def __init__(self, optimizers: list, is_scaled: bool):
+        if is_scaled:
+            raise Unsupported(
+                "optimizer_in_backward cannot skip a step whose loss scale is too large, because "
+                "some weights are updated before the overflow is seen; use bf16"
+            )
         self.optimizers = optimizers
         self.param_groups = [group for one in optimizers for group in one.param_groups]
         for one in optimizers:

@@ -30,7 +30,7 @@ from ..measure.timing import (
     synchronize,
     waited_for,
 )
-from ..parameters import Diverged, Failed, Unsupported, UserError
+from ..parameters import Diverged, Failed, UserError
 from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .as_found import AsFound
@@ -116,6 +116,17 @@ def set_up_groups(optimizer: Any, masters: dict) -> None:
             group["foreach"] = True
 
 
+def prepared(optimizer: Any, masters: dict, moments: str, rounding: str | bool) -> Any:
+    """Return an optimizer without steps in the form in which a step uses it.
+
+    rounding: of its form on the device; False for PyTorch's own form.
+    """
+    if moments == "8bit":
+        optimizer = in_8_bits(optimizer)
+    set_up_groups(optimizer, masters)
+    return on_device(optimizer, str(rounding), MOMENTS.get(moments)) if rounding else optimizer
+
+
 class Trainer:
     """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
 
@@ -189,27 +200,17 @@ class Trainer:
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         optimizer: Any = made_optimizer(make_optimizer, model, self.masters)
         set_mode(optimizer, "train")
-        optimizers = one_a_weight(optimizer) if optimizer_in_backward else [optimizer]
-        self.rates = [float(group["lr"]) for one in optimizers for group in one.param_groups]
-        if moments == "8bit":
-            optimizers = list(map(in_8_bits, optimizers))
+        parts = one_a_weight(optimizer) if optimizer_in_backward else [optimizer]
+        self.rates = [float(group["lr"]) for part in parts for group in part.param_groups]
         pairs = dict(zip(self.weights, self.masters, strict=True))
-        for one in optimizers:
-            set_up_groups(one, pairs)
-        if self.on_device:
-            kept = MOMENTS.get(moments)
-            optimizers = [on_device(one, rounding, kept) for one in optimizers]
-        self.optimizer: Any = InBackward(optimizers) if optimizer_in_backward else optimizers[0]
+        made = [prepared(part, pairs, moments, self.on_device and rounding) for part in parts]
+        is_scaled = self.scaler.is_enabled()
+        self.optimizer: Any = InBackward(made, is_scaled) if optimizer_in_backward else made[0]
         self.found_inf: torch.Tensor | None = None
         if self.on_device:
             self.found_inf, self.skipped = self.scaler.found_inf, self.scaler.skipped
         else:
             self._count_updates()
-        if optimizer_in_backward and self.scaler.is_enabled():
-            raise Unsupported(
-                "optimizer_in_backward cannot skip a step whose loss scale is too large, because "
-                "some weights are updated before the overflow is seen; use bf16"
-            )
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)

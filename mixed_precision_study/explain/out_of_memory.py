@@ -1,0 +1,54 @@
+"""What fills the memory of a training that ran out of it, and which remedy comes first for that."""
+
+from traceback import walk_tb
+
+import torch
+
+from .memory_breakdown import bytes_of
+
+FIRST = {  # by what fills most of the memory
+    "logits": "Compute the loss in parts, each by torch.utils.checkpoint, or compile it.",
+    "activations": (
+        "Compile the model, then compute each block again in the backward pass, by "
+        "torch.utils.checkpoint."
+    ),
+    "moments": "Keep the optimizer's moments in 8 bits, by torchao.optim.",
+    "weights": "Keep the weights in bf16 and round them stochastically, by torchao.optim.",
+    "gradients": "Update each weight in the backward pass, which frees its gradient at once.",
+}
+
+
+def filled_by(error: BaseException, peak: int) -> dict[str, int]:
+    """Return {part: bytes} of a peak, by the models and optimizers in the frames of an error.
+
+    What is left are activations, or logits where the loss over many classes ran out of memory.
+    """
+    models, optimizers, names = set(), set(), set()
+    for frame, _ in walk_tb(error.__traceback__):
+        names.add(frame.f_code.co_name)
+        for value in frame.f_locals.values():
+            if isinstance(value, torch.nn.Module):
+                models.add(value)
+            elif hasattr(type(value), "zero_grad"):
+                optimizers.add(value)
+    tensors = {one for model in models for one in (*model.parameters(), *model.buffers())}
+    states = [kept for one in optimizers for kept in one.state.values()]
+    moments = [one for kept in states for one in kept.values() if torch.is_tensor(one)]
+    parts = {
+        "weights": bytes_of(tensors),
+        "gradients": bytes_of(one.grad for one in tensors),
+        "moments": bytes_of(moments),
+    }
+    rest = peak - sum(parts.values())
+    return parts | {"logits" if "cross_entropy" in names else "activations": max(0, rest)}
+
+
+def first_remedy(error: BaseException) -> str:
+    """Return what filled the memory and what to do first; "" where nothing is known of it."""
+    peak = torch.cuda.max_memory_allocated()
+    if not peak:
+        return ""
+    parts = filled_by(error, peak)
+    part = max(parts, key=lambda name: parts[name])
+    share = f"{parts[part] / 2**30:.1f} of {peak / 2**30:.1f} GiB"
+    return f"{part.capitalize()} fill {share}. {FIRST[part]}"

@@ -1,0 +1,117 @@
+"""What fits into a memory: the peak of a model under some remedies, from those that were measured.
+
+The ledger of the nearest measured model, under the same remedies, is scaled part by part: weights,
+moments and gradients by the number of weights, what blocks keep by tokens, width and layers,
+temporaries by tokens and width, and logits by tokens and vocabulary.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .axis import Axis, grouped
+
+MARGIN = 0.03  # share of a limit that a prediction leaves free, because it errs
+OF_GPT = ("context", "width", "layers", "vocabulary")  # models of timm grow with the batch alone
+STATES = ("parameters", "optimizer", "masters", "gradients")
+
+
+class Predicted(NamedTuple):
+    """The peak of a training in MiB, and the milliseconds of a step of the measured model, by
+    which trainings are put in order.
+    """
+
+    peak_mib: float
+    step_ms: float
+
+
+def sizes_of(settings: dict) -> dict[str, float]:
+    """Return by what each part of a model's memory grows, and its `context`."""
+    context, width, layers, vocabulary = (settings.get(name, 1) for name in OF_GPT)
+    tokens = settings["batch_size"] * context
+    return {
+        "context": context,
+        "weights": 12 * layers * width**2 + (vocabulary + context) * width,
+        "blocks": tokens * width * layers,
+        "temporaries": tokens * width,
+        "logits": tokens * vocabulary,
+    }
+
+
+def model_of(record: dict) -> tuple:
+    """Return what tells the models of a table apart."""
+    settings = record["settings"]
+    names = ("model", "batch_size", *OF_GPT)
+    return record["notebook"], *(settings.get(name) for name in names)
+
+
+def table_of(records: Iterable[dict]) -> list[dict]:
+    """Return the records that predictions are made from: of whole cards and with a ledger."""
+    known = "ledger_activations_mib"
+    return [one for one in records if one[known] and not one["settings"]["memory_limit_gib"]]
+
+
+def chunks_of(record: dict) -> int:
+    return record["settings"].get("loss_chunks", 1)
+
+
+def logits_in(same: list[dict], axis: Axis, execution: str) -> tuple[float, float]:
+    """Return (MiB of a model's logits at the peak, MiB of them that the forward pass keeps), from
+    trainings that differ in the chunks of the loss alone; zeros where there are none.
+    """
+    names = tuple(name for name in axis.settings if name != "loss_chunks")
+    for arms in grouped(same, axis._replace(settings=names).arm_of).values():
+        whole, parted = (end(arms, key=chunks_of) for end in (min, max))
+        asked, chunks = whole["settings"], chunks_of(parted)
+        if asked["execution"] == execution and not asked["checkpointing"] and chunks > 1:
+            kinds = "ledger_activations_mib", "saved_activations_mib"
+            peak, kept = (max(0, whole[kind] - parted[kind]) for kind in kinds)
+            return peak / (1 - 1 / chunks), kept
+    return 0, 0
+
+
+def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:
+    """Return the MiB of a measured peak by what they grow with, without the data."""
+    chunks, activations = chunks_of(record), record["ledger_activations_mib"]
+    of_logits = min(logits / chunks, activations)
+    kept = record["saved_activations_mib"] - (kept_logits if chunks == 1 else 0)
+    blocks = max(0, min(kept, activations - of_logits))
+    return {
+        "weights": sum(record[f"ledger_{name}_mib"] or 0 for name in STATES),
+        "blocks": blocks,
+        "temporaries": activations - of_logits - blocks,
+        "logits": of_logits,
+    }
+
+
+def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
+    """Return the prediction for a training that is `wanted`, as notebook, precision and settings,
+    or None where no model like it was measured with its remedies.
+
+    The nearest model is that whose sizes_of() differ least, by their logarithms.
+    """
+    arm, asked = axis.arm_of(wanted), wanted["settings"]
+    model, sizes = model_of(wanted)[:2], sizes_of(asked)
+    known = [one for one in table if axis.arm_of(one) == arm and model_of(one)[:2] == model]
+
+    def ratios(record: dict) -> dict[str, float]:
+        return {name: sizes[name] / size for name, size in sizes_of(record["settings"]).items()}
+
+    def distance(record: dict) -> float:
+        return sum(abs(math.log(ratio)) for ratio in ratios(record).values())
+
+    if not known:
+        return None
+    nearest = min(known, key=distance)
+    same = [one for one in table if model_of(one) == model_of(nearest)]
+    grown = ratios(nearest)
+    parts = parts_of(nearest, *logits_in(same, axis, asked["execution"]))
+    scaled = sum(part * grown[name] for name, part in parts.items())
+    return Predicted(scaled + (nearest["ledger_data_mib"] or 0), nearest["step_ms_median"])
+
+
+def fastest_within(predictions: dict[str, Predicted], limit_mib: float) -> str | None:
+    """Return the name of the fastest prediction that fits into a limit, or None where none does."""
+    most = (1 - MARGIN) * limit_mib
+    fits = ((one.step_ms, name) for name, one in predictions.items() if one.peak_mib <= most)
+    return min(fits, default=(0, None))[1]

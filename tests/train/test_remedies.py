@@ -1,0 +1,147 @@
+"""What makes a training fit: the same losses where arithmetic stays, less memory, and one sentence
+where two remedies exclude each other.
+"""
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+from conftest import experiment_of, refuses, run_cells
+
+SMALL = {
+    "dataset": "synthetic",
+    "width": 64,
+    "layers": 4,
+    "context": 32,
+    "batch_size": 4,
+    "epochs": 1,
+    "max_steps": 4,
+    "lr": 0.003,
+    "clip": 0.0,
+    "precisions": ["fp32", "amp_bf16"],
+}
+VIT = {
+    "dataset": "synthetic",
+    "model": "vit_tiny_patch16_224",
+    "batch_size": 4,
+    "epochs": 1,
+    "max_steps": 2,
+    "optimizer": "adamw",
+    "precisions": ["amp_bf16"],
+}
+EXACT = [
+    {"checkpointing": 1},
+    {"checkpointing": 2, "offload": True},
+    {"optimizer_in_backward": True},
+    {"optimizer_in_backward": True, "checkpointing": 1, "offload": True},
+]
+
+
+def losses(notebook="transformer", **given):
+    records = run_cells(notebook, "run", **given)["records"]
+    assert [one.status for one in records] == ["ok"] * len(records), records[-1].reason
+    return [loss for one in records for loss in (*one.train_loss, *one.metric)]
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return losses(**SMALL)
+
+
+@pytest.mark.parametrize("remedy", EXACT, ids=str)
+def test_what_changes_no_arithmetic_changes_no_bit(remedy, usual):
+    assert losses(**SMALL, **remedy) == usual
+
+
+def test_what_adds_in_another_order_changes_the_last_digits(usual):
+    for remedy in ({"micro_batches": 2}, {"loss_chunks": 4}, {"micro_batches": 4}):
+        assert losses(**SMALL, **remedy) == pytest.approx(usual, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_vit_of_timm_is_remedied_alike():
+    exact = EXACT[-1]
+    assert losses("cifar_resnet", **VIT, **exact) == losses("cifar_resnet", **VIT)
+    (record,) = run_cells("cifar_resnet", "run", **VIT | {"model": "resnet18"}, checkpointing=1)[
+        "records"
+    ]
+    assert record.status == "unsupported" and "batch normalisation" in record.reason
+
+
+def saved_bytes(**remedy):
+    """Return (bytes that the forward pass saves, most gradients that are alive at once)."""
+    experiment = experiment_of("transformer", **SMALL, **remedy)
+    trainer = experiment.make_trainer("fp32")
+    saved, alive = {}, []
+
+    def pack(tensor):
+        saved[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    def note(_):
+        alive.append(sum(weight.grad is not None for weight in trainer.weights))
+
+    for weight in trainer.weights:
+        weight.register_post_accumulate_grad_hook(note)
+    loss_of = trainer.loss_of
+
+    def noted(*arguments):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            return loss_of(*arguments)
+
+    trainer.loss_of = noted
+    trainer.step(next(experiment.batches(0, "fp32", 4)))
+    return sum(saved.values()), max(alive)
+
+
+def test_activations_and_gradients_are_fewer():
+    plain, every, second = (saved_bytes(checkpointing=number) for number in (0, 1, 2))
+    assert every[0] < 0.7 * second[0] < 0.7 * plain[0]
+    assert plain[1] == every[1] == 4 * 6 + 3
+    assert saved_bytes(optimizer_in_backward=True)[1] == 0
+
+
+def test_the_compiler_gets_its_budget():
+    config = torch._functorch.config
+    experiment = experiment_of("transformer", **SMALL, memory_budget=0.3, execution="compile")
+    with experiment.as_in(experiment.new_records()[0]):
+        assert config.activation_memory_budget == 0.3
+    assert config.activation_memory_budget == 1.0
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"optimizer_in_backward": True, "clip": 1.0}, "clip to 0"),
+        ({"optimizer_in_backward": True, "micro_batches": 2}, "micro-batch"),
+        ({"memory_budget": 0.3}, "torch.compile"),
+        ({"memory_budget": 0.3, "checkpointing": 1, "execution": "compile"}, "one of them"),
+        ({"offload": True, "execution": "compile"}, "eager"),
+        ({"checkpointing": 1, "execution": "cuda_graph"}, "compile_cuda_graph"),
+        ({"micro_batches": 3}, "3 divides"),
+        ({"micro_batches": 2, "batch_size": "max"}, "2 divides"),
+    ],
+    ids=str,
+)
+def test_remedies_that_exclude_each_other_are_one_sentence(given, says):
+    with refuses(says):
+        experiment_of("transformer", **SMALL | given).new_records()
+
+
+def test_a_scaled_loss_and_the_optimizer_in_backward_are_refused():
+    experiment = experiment_of("transformer", **SMALL, optimizer_in_backward=True)
+    with pytest.raises(Exception, match="overflow"):
+        experiment.make_trainer("amp_fp16")
+
+
+def test_adapters_alone_are_trained_or_a_sentence_says_what_they_need(monkeypatch):
+    if importlib.util.find_spec("peft"):
+        trainer = experiment_of("transformer", **SMALL, adapters=4).make_trainer("fp32")
+        trained = [name for name, one in trainer.network.named_parameters() if one.requires_grad]
+        assert len(trained) == 2 * 4 * 4 and all("lora_" in name for name in trained)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    (record,) = run_cells("transformer", "run", **SMALL | {"precisions": ["fp32"]}, adapters=4)[
+        "records"
+    ]
+    assert record.status == "unsupported" and "package peft" in record.reason
