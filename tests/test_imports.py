@@ -36,6 +36,7 @@ RULES = {  # module or room: all that it may import of the package
     | {
         "judge.axis",
         "judge.conditions",
+        "judge.fit",
         "judge.ratios",
         "judge.verdict",
         "measure.nvml",

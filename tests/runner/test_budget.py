@@ -40,7 +40,7 @@ def test_one_training_a_model_is_left_and_said(tmp_path, capsys):
     assert all(len(run.trainings) == 1 for run in runs)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 3 and all("17 GiB, with a peak of 15.6" in line for line in said)
-    larger = planned(tmp_path, memory_limit_gib=17, batch_size=256)
+    larger = planned(tmp_path, memory_limit_gib=17, batch_size=4096)
     with refuses("nothing is predicted to fit into 17 GiB"):
         within_limit(larger, STUDIES["fit"], tmp_path, 17)
 
