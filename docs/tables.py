@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "docs"))
 import attention  # noqa: E402
 import copied  # noqa: E402
+import does_not_fit  # noqa: E402
 import figures  # noqa: E402
 import quoted  # noqa: E402
 from address import GITHUB, repository_url  # noqa: E402
@@ -200,6 +201,11 @@ def generated_blocks(root, url, notebooks):
         docs / "results.md": {"headline": lambda: figures.headline(outputs)},
         docs / "answers" / "which-lines-do-i-add.md": {"lines": lambda: copied.table_of(outputs)},
         docs / "answers" / "attention.md": {"gains": lambda: attention.table_of(outputs)},
+        docs / "answers" / "does-not-fit.md": {
+            "remedies": lambda: does_not_fit.table_of(outputs),
+            "frontier": lambda: does_not_fit.frontier_of(outputs),
+            "nothing": lambda: does_not_fit.nothing_of(outputs),
+        },
         docs / "start.md": {"badges": lambda: badge_list(url, notebooks)},
         docs / "contributors" / "record.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py"),

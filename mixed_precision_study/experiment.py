@@ -18,7 +18,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,7 +41,6 @@ from .parameters import (
     MAX_NUMBER,
     Diverged,
     Failed,
-    OfATraining,
     Unsupported,
     UserError,
     error_line,
@@ -86,9 +85,8 @@ NOT_ASKED = "its study asks for other explanations alone"
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-OF_OTHERS = {"precisions", "channels_last", "cudnn_benchmark", "fused", "seed", "clip"}
-OF_OTHERS |= {"adapters", "checkpointing", "loss_chunks", "memory_budget", "micro_batches"}
-FOR_TRAINER = {*get_args(OfATraining)} - OF_OTHERS
+FOR_TRAINER = {"execution", "compile_mode", "scaler", "rounding", "moments", "loss_scale"}
+FOR_TRAINER |= {"keep_batchnorm_fp32", "offload", "optimizer_in_backward"}
 
 
 @dataclass

@@ -32,12 +32,11 @@ def filled_by(error: BaseException, peak: int) -> dict[str, int]:
             elif hasattr(type(value), "zero_grad"):
                 optimizers.add(value)
     tensors = {one for model in models for one in (*model.parameters(), *model.buffers())}
-    states = [kept for one in optimizers for kept in one.state.values()]
-    moments = [one for kept in states for one in kept.values() if torch.is_tensor(one)]
+    states = [one for kept in optimizers for held in kept.state.values() for one in held.values()]
     parts = {
         "weights": bytes_of(tensors),
         "gradients": bytes_of(one.grad for one in tensors),
-        "moments": bytes_of(moments),
+        "moments": bytes_of(filter(torch.is_tensor, states)),
     }
     rest = peak - sum(parts.values())
     return parts | {"logits" if "cross_entropy" in names else "activations": max(0, rest)}

@@ -73,8 +73,9 @@ def logits_in(same: list[dict], axis: Axis, execution: str) -> tuple[float, floa
 def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:
     """Return the MiB of a measured peak by what they grow with, without the data."""
     chunks, activations = chunks_of(record), record["ledger_activations_mib"]
-    of_logits = min(logits / chunks, activations)
-    kept = record["saved_activations_mib"] - (kept_logits if chunks == 1 else 0)
+    parts = record["settings"].get("micro_batches", 1)
+    of_logits = min(logits / chunks / parts, activations)
+    kept = record["saved_activations_mib"] - (kept_logits / parts if chunks == 1 else 0)
     blocks = max(0, min(kept, activations - of_logits))
     return {
         "weights": sum(record[f"ledger_{name}_mib"] or 0 for name in STATES),

@@ -32,7 +32,8 @@ def within_limit(
     for run in chain(*comparisons):
         for run_id, (settings, precision) in run.trainings.items():
             wanted = {"notebook": run.notebook.stem, "precision": precision, "settings": settings}
-            if prediction := predict(table, axis, wanted):
+            prediction = predict(table, axis, wanted)
+            if prediction and not settings.get("adapters"):  # which are another model
                 found[run_id] = prediction
                 alone = run._replace(parameters=settings | {"precisions": [precision]}, ways=({},))
                 runs[run_id] = alone, wanted
@@ -41,14 +42,15 @@ def within_limit(
         if best := fastest_within({run_id: found[run_id] for run_id in same}, 1024 * gib):
             run, wanted = runs[best]
             arm = Tables(axis=axis).short(axis.arm_of(wanted))
+            peak = found[best].peak_mib / 1024
             say(
-                f"{run.title}: of {len(same)} ways, {arm} is predicted to be the fastest that fits "
-                f"into {gib:g} GiB, with a peak of {found[best].peak_mib / 1024:.1f}"
+                f"{run.title}: of {len(same)} ways {arm} is predicted to be the fastest that fits "
+                f"into {gib:g} GiB, with a peak of {peak:.1f}"
             )
             chosen.append([run])
     if not chosen:
         raise UserError(
-            f"nothing is predicted to fit into {gib:g} GiB; predictions need what this study "
-            f"measured without a limit, in {folder} or outputs/{study['measured']}."
+            f"nothing is predicted to fit into {gib:g} GiB; predictions need records that this "
+            f"study measured without a limit, here or in outputs/{study['measured']}."
         )
     return chosen

@@ -75,13 +75,6 @@ class Parts(tuple):
     """
 
 
-def in_parts(batch: tuple, count: int) -> list[tuple]:
-    """Return a batch of tensors as `count` batches of equal size."""
-    if count == 1:
-        return [batch]
-    return list(zip(*(tensor.chunk(count) for tensor in batch), strict=True))
-
-
 def fingerprint_of(*parts: Any) -> str:
     """Return 12 hex digits for tensors, texts and numbers: shapes, types and contents, in their
     order.

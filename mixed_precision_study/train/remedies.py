@@ -165,10 +165,10 @@ class InBackward:
         """{weight: what its optimizer keeps}."""
         return {weight: kept for one in self.optimizers for weight, kept in one.state.items()}
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, **_: bool) -> None:
         """Do nothing, as no gradient is left."""
 
-    def step(self, found_inf: Any = None) -> None:
+    def step(self, *_: Any) -> None:
         """Do nothing, as backward() has updated the weights."""
 
     def reset(self) -> None:

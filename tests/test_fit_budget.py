@@ -1,0 +1,68 @@
+"""The answer on what does not fit, and the score of the predictions, from made-up records."""
+
+import does_not_fit
+import fit_budget
+import pytest
+from fit_budget import Arm, budgets_of, judged, passes
+from made_up_fit import write_fit
+
+AMP = "amp_bf16, eager, as_weights, nearest, 1, 1, 0, 0, false, 1, false, 0"
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("outputs")
+    (folder / does_not_fit.FOLDER).mkdir(parents=True)
+    write_fit(folder / does_not_fit.FOLDER)
+    study = "axis: [precision, execution, moments, rounding, clip, loss_chunks, checkpointing, "
+    study += "memory_budget, offload, micro_batches, optimizer_in_backward, adapters]\n"
+    study += "base: [tf32, eager, as_weights, nearest, 1.0, 1, 0, 0.0, false, 1, false, 0]\n"
+    (folder / does_not_fit.FOLDER / "study.yaml").write_text(study)
+    return folder
+
+
+def test_choices_are_right_slow_or_too_large():
+    arms = {"base": Arm(10, 50, None), "a": Arm(8, 40, None), "b": Arm(4, 41, None)}
+    arms |= {"c": Arm(2, 90, None), "d": Arm(12, 10, None)}
+    budgets = budgets_of(arms, "base")
+    assert budgets == [3, 6, 9]
+    assert judged(arms, budgets, lambda _: "b") == ["too large", "right", "right"]
+    assert judged(arms, budgets, lambda _: "c") == ["right", "slow", "slow"]
+    assert judged(arms, budgets, lambda _: "x") == ["missing"] * 3
+    rules = {"always": ["slow", "right"], "other": ["slow", "slow"]}
+    assert passes({"predicted": ["right", "right"], **rules})
+    assert not passes({"predicted": ["right", "slow"], **rules})
+    assert not passes({"predicted": ["too large"] * 2 + ["right"] * 9, **rules})
+
+
+def test_exact_predictions_pass(outputs, capsys):
+    assert fit_budget.main([str(outputs / does_not_fit.FOLDER)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "the prediction passes"
+    assert "too large" not in next(line for line in lines if line.startswith("predicted"))
+    measured, guess, _, *arm = next(one for one in lines if one.endswith(AMP)).split()
+    assert measured == guess and arm[0] == "amp_bf16,"
+
+
+def test_table_frontier_and_picture_are_those_of_the_records(outputs):
+    table = does_not_fit.measured(outputs)
+    assert len(table.model.unique()) == 4 and (table.peaks == 1).all()
+    usual = table[table.arm == AMP].set_index("model")
+    assert (usual.less == 0).all() and (usual.more == 0).all()
+    small = table[table.model.str.contains("12 × 768, context 1,024")].set_index("name")
+    again = small.loc["every block again"]
+    assert again.more == pytest.approx(0.3) and again.low == pytest.approx(0.3)
+    assert again.processes == 3 and again.fills == "activations"
+    assert not small.loc["LoRA"].frontier and not small.loc["TF32"].frontier
+    assert small.loc["compiled"].frontier
+    lines = does_not_fit.table_of(outputs).splitlines()
+    head, _, *rows = (line.strip("|").split("|") for line in lines)
+    cells = {row[0]: dict(zip(head, row, strict=True))[again.model] for row in rows}
+    assert cells["every block again"] == f"−{again.less:.1f} GiB, +30% (30 to 30)"
+    assert "~" in cells["offload"] and cells["TF32"].startswith("+")
+    line = f"|{again.model}|{small.gib['compiled']:.1f} GiB|−50%|1: compiled|"
+    assert line in does_not_fit.frontier_of(outputs).splitlines()
+    assert "bf16 moments" not in does_not_fit.nothing_of(outputs)
+    assert "**optimizer in backward**" in does_not_fit.nothing_of(outputs)
+    assert len(does_not_fit.figures(outputs)) == 4
+    assert does_not_fit.figures(outputs / "none") == []
