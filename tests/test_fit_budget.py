@@ -26,9 +26,9 @@ def test_choices_are_right_slow_or_too_large():
     arms |= {"c": Arm(2, 90, None), "d": Arm(12, 10, None)}
     budgets = budgets_of(arms, "base")
     assert budgets == [3, 6, 9]
-    assert judged(arms, budgets, lambda _: "b") == ["too large", "right", "right"]
-    assert judged(arms, budgets, lambda _: "c") == ["right", "slow", "slow"]
-    assert judged(arms, budgets, lambda _: "x") == ["missing"] * 3
+    found = [judged(arms, budgets, lambda _, name=name: name) for name in "bcx"]
+    assert found[:2] == [["too large", "right", "right"], ["right", "slow", "slow"]]
+    assert found[2] == ["missing"] * 3
     rules = {"always": ["slow", "right"], "other": ["slow", "slow"]}
     assert passes({"predicted": ["right", "right"], **rules})
     assert not passes({"predicted": ["right", "slow"], **rules})
@@ -44,17 +44,26 @@ def test_exact_predictions_pass(outputs, capsys):
     assert measured == guess and arm[0] == "amp_bf16,"
 
 
-def test_table_frontier_and_picture_are_those_of_the_records(outputs):
+def small_gpt(outputs):
+    table = does_not_fit.measured(outputs)
+    return table[table.model.str.contains("12 × 768, context 1,024")].set_index("name")
+
+
+def test_each_arm_has_its_memory_time_and_place(outputs):
     table = does_not_fit.measured(outputs)
     assert len(table.model.unique()) == 4 and (table.peaks == 1).all()
     usual = table[table.arm == AMP].set_index("model")
     assert (usual.less == 0).all() and (usual.more == 0).all()
-    small = table[table.model.str.contains("12 × 768, context 1,024")].set_index("name")
+    small = small_gpt(outputs)
     again = small.loc["every block again"]
-    assert again.more == pytest.approx(0.3) and again.low == pytest.approx(0.3)
+    assert [again.more, again.low] == pytest.approx([0.3, 0.3])
     assert again.processes == 3 and again.fills == "activations"
-    assert not small.loc["LoRA"].frontier and not small.loc["TF32"].frontier
-    assert small.loc["compiled"].frontier
+    assert list(small.frontier[["LoRA", "TF32", "compiled"]]) == [False, False, True]
+
+
+def test_tables_and_picture_are_those_of_the_arms(outputs):
+    small = small_gpt(outputs)
+    again = small.loc["every block again"]
     lines = does_not_fit.table_of(outputs).splitlines()
     head, _, *rows = (line.strip("|").split("|") for line in lines)
     cells = {row[0]: dict(zip(head, row, strict=True))[again.model] for row in rows}
@@ -62,7 +71,6 @@ def test_table_frontier_and_picture_are_those_of_the_records(outputs):
     assert "~" in cells["offload"] and cells["TF32"].startswith("+")
     line = f"|{again.model}|{small.gib['compiled']:.1f} GiB|−50%|1: compiled|"
     assert line in does_not_fit.frontier_of(outputs).splitlines()
-    assert "bf16 moments" not in does_not_fit.nothing_of(outputs)
-    assert "**optimizer in backward**" in does_not_fit.nothing_of(outputs)
-    assert len(does_not_fit.figures(outputs)) == 4
-    assert does_not_fit.figures(outputs / "none") == []
+    idle = does_not_fit.nothing_of(outputs)
+    assert "bf16 moments" not in idle and "**optimizer in backward**" in idle
+    assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [4, 0]

@@ -129,13 +129,13 @@ def test_remedies_that_exclude_each_other_are_one_sentence(given, says):
         experiment_of("transformer", **SMALL | given).new_records()
 
 
-def test_a_scaled_loss_and_the_optimizer_in_backward_are_refused():
+def test_a_scaled_loss_refuses_the_optimizer_in_backward():
     experiment = experiment_of("transformer", **SMALL, optimizer_in_backward=True)
     with pytest.raises(Exception, match="overflow"):
         experiment.make_trainer("amp_fp16")
 
 
-def test_adapters_alone_are_trained_or_a_sentence_says_what_they_need(monkeypatch):
+def test_adapters_alone_are_trained_or_peft_is_asked_for(monkeypatch):
     if importlib.util.find_spec("peft"):
         trainer = experiment_of("transformer", **SMALL, adapters=4).make_trainer("fp32")
         trained = [name for name, one in trainer.network.named_parameters() if one.requires_grad]
