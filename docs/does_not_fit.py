@@ -169,9 +169,9 @@ def nothing_of(outputs: Path) -> str:
 
 def draw(rows: pd.DataFrame) -> object:
     """Draw memory against time of one model: a dot for each arm, and the frontier as a line."""
-    figure, axes = framed(
-        rows.model.iloc[0], "GiB at the peak, and time of a step over bf16 AMP", HIGH, foot=0.6
-    )
+    title, _, batch = rows.model.iloc[0].rpartition(", ")
+    about = f"{batch}: time of a step over bf16 AMP in eager mode, and peak memory"
+    figure, axes = framed(title, about, HIGH, foot=0.6, ends=(0.1, 0.97))
     best = best_of(rows)
     colour, mark = LOOKS["amp_bf16"]
     axes.step(best.gib, 1 + best.more, where="pre", color=colour, linewidth=1.4)
@@ -187,6 +187,7 @@ def draw(rows: pd.DataFrame) -> object:
         )
     axes.set(xlim=(0, 1.08 * rows.gib.max()), ylim=(0, 1.1 * (1 + rows.more.max())))
     axes.set_xlabel("GiB")
+    axes.yaxis.set_major_formatter("{x:g}×")
     return figure
 
 
