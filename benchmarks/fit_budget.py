@@ -20,7 +20,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mixed_precision_study.judge.axis import Axis, grouped
-from mixed_precision_study.judge.fit import fastest_within, predict, table_of
+from mixed_precision_study.judge.fit import Predicted, fastest_within, predict, table_of
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.store.reading import read_records
 
@@ -42,7 +42,7 @@ class Arm(NamedTuple):
 
     peak_mib: float
     step_ms: float
-    predicted: object  # None where nothing like it was measured
+    predicted: Predicted | None  # None where nothing like it was measured
 
 
 def arms_of(records: list[dict], axis: Axis) -> dict[str, Arm]:
@@ -97,8 +97,13 @@ def scores_of(records: list[dict], axis: Axis) -> tuple[list[float], dict[str, l
     arms = arms_of(records, axis)
     base = axis.bases[0].replace("tf32", "amp_bf16", 1)
     budgets = budgets_of(arms, base)
-    known = {name: arm.predicted for name, arm in arms.items() if arm.predicted is not None}
-    found = {"predicted": judged(arms, budgets, lambda budget: fastest_within(known, budget))}
+    known = [arm.predicted for arm in arms.values() if arm.predicted]
+
+    def choose(budget: float) -> str | None:
+        best = fastest_within(known, budget)
+        return best and best.arm
+
+    found = {"predicted": judged(arms, budgets, choose)}
     for name, changes in RULES.items():
         chosen = arm_with(base, axis, changes)
         found[name] = judged(arms, budgets, lambda _, chosen=chosen: chosen)

@@ -17,10 +17,11 @@ STATES = ("parameters", "optimizer", "masters", "gradients")
 
 
 class Predicted(NamedTuple):
-    """The peak of a training in MiB, and the milliseconds of a step of the measured model, by
-    which trainings are put in order.
+    """An arm with its peak in MiB, and the milliseconds of a step of the measured model, by which
+    arms are put in order.
     """
 
+    arm: str
     peak_mib: float
     step_ms: float
 
@@ -89,7 +90,7 @@ def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     """Return the prediction for a training that is `wanted`, as notebook, precision and settings,
     or None where no model like it was measured with its remedies.
 
-    The nearest model is that whose sizes_of() differ least, by their logarithms.
+    The nearest model is that whose context differs least.
     """
     arm, asked = axis.arm_of(wanted), wanted["settings"]
     model, sizes = model_of(wanted)[:2], sizes_of(asked)
@@ -98,21 +99,18 @@ def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     def ratios(record: dict) -> dict[str, float]:
         return {name: sizes[name] / size for name, size in sizes_of(record["settings"]).items()}
 
-    def distance(record: dict) -> float:
-        return sum(abs(math.log(ratio)) for ratio in ratios(record).values())
-
     if not known:
         return None
-    nearest = min(known, key=distance)
+    nearest = min(known, key=lambda one: abs(math.log(ratios(one)["context"])))
     same = [one for one in table if model_of(one) == model_of(nearest)]
     grown = ratios(nearest)
     parts = parts_of(nearest, *logits_in(same, axis, asked["execution"]))
     scaled = sum(part * grown[name] for name, part in parts.items())
-    return Predicted(scaled + (nearest["ledger_data_mib"] or 0), nearest["step_ms_median"])
+    return Predicted(arm, scaled + (nearest["ledger_data_mib"] or 0), nearest["step_ms_median"])
 
 
-def fastest_within(predictions: dict[str, Predicted], limit_mib: float) -> str | None:
-    """Return the name of the fastest prediction that fits into a limit, or None where none does."""
+def fastest_within(predictions: Iterable[Predicted], limit_mib: float) -> Predicted | None:
+    """Return the fastest prediction that fits into a limit, or None where none does."""
     most = (1 - MARGIN) * limit_mib
-    fits = ((one.step_ms, name) for name, one in predictions.items() if one.peak_mib <= most)
-    return min(fits, default=(0, None))[1]
+    fits = [one for one in predictions if one.peak_mib <= most]
+    return min(fits, key=lambda one: one.step_ms, default=None)

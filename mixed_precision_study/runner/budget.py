@@ -3,7 +3,6 @@
 from itertools import chain
 from pathlib import Path
 
-from ..judge.axis import grouped
 from ..judge.fit import fastest_within, model_of, predict, table_of
 from ..judge.ratios import newest_first
 from ..parameters import UserError
@@ -28,26 +27,22 @@ def within_limit(
     table: list[dict] = []
     for place in (folder, ROOT / "outputs" / study["measured"]):
         table = table or table_of(newest_first(read_records(place)[0]))
-    runs, found = {}, {}
+    models: dict[tuple, dict] = {}
     for run in chain(*comparisons):
-        for run_id, (settings, precision) in run.trainings.items():
-            wanted = {"notebook": run.notebook.stem, "precision": precision, "settings": settings}
-            prediction = predict(table, axis, wanted)
-            if prediction and not settings.get("adapters"):  # which are another model
-                found[run_id] = prediction
-                alone = run._replace(parameters=settings | {"precisions": [precision]}, ways=({},))
-                runs[run_id] = alone, wanted
+        (settings, precision), *_ = run.trainings.values()
+        wanted = {"notebook": run.notebook.stem, "precision": precision, "settings": settings}
+        prediction = predict(table, axis, wanted)
+        if prediction and not settings.get("adapters"):  # which are another model
+            models.setdefault(model_of(wanted), {}).setdefault(prediction, run)
     chosen = []
-    for same in grouped(runs, lambda run_id: model_of(runs[run_id][1])).values():
-        if best := fastest_within({run_id: found[run_id] for run_id in same}, 1024 * gib):
-            run, wanted = runs[best]
-            arm = Tables(axis=axis).short(axis.arm_of(wanted))
-            peak = found[best].peak_mib / 1024
+    for runs in models.values():
+        if best := fastest_within(runs, 1024 * gib):
+            arm, peak = Tables(axis=axis).short(best.arm), best.peak_mib / 1024
             say(
-                f"{run.title}: of {len(same)} ways {arm} is predicted to be the fastest that fits "
-                f"into {gib:g} GiB, with a peak of {peak:.1f}"
+                f"{runs[best].title}: of {len(runs)} ways {arm} is predicted to be the fastest "
+                f"that fits into {gib:g} GiB, with a peak of {peak:.1f}"
             )
-            chosen.append([run])
+            chosen.append([runs[best]])
     if not chosen:
         raise UserError(
             f"nothing is predicted to fit into {gib:g} GiB; predictions need records that this "

@@ -3,21 +3,12 @@ logits.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 HEAD_SIZE = 64
 ATTENTION_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-
-def computed_again(function: Any, *inputs: Any) -> Any:
-    """Return function(*inputs), and keep nothing of it for the backward pass, which computes it
-    once more. It must draw no random numbers.
-    """
-    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def attend(heads: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

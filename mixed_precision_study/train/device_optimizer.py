@@ -10,6 +10,7 @@ import torch
 from ..parameters import Unsupported
 
 MOMENTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+AT_ONCE = 2**25  # numbers, about, of which fp32 copies are made at once
 # What a weight and its remainder give together: twice the digits of bf16, as Kahan's sums do, or
 # exactly the fp32 copy whose first half the weight is.
 REMAINDERS = {"kahan": torch.bfloat16, "fp32_copy": torch.float32}
@@ -97,14 +98,15 @@ class DeviceOptimizer:
                 if weight.grad is not None:
                     by_dtype.setdefault(weight.dtype, []).append(self.flat(weight))
             for rows in by_dtype.values():
-                columns = [list(column) for column in zip(*rows, strict=True)]
-                update = self.update if self.is_usual(columns) else self.update_in_fp32
-                update(group, columns, found_inf)
+                usual = self.is_usual(rows[0])
+                update = self.update if usual else self.update_in_fp32
+                for some in [rows] if usual else in_pieces(rows):
+                    update(group, [list(column) for column in zip(*some, strict=True)], found_inf)
 
-    def is_usual(self, columns: list[list]) -> bool:
-        """Return whether PyTorch's fused kernel updates these tensors as they are to be."""
-        types = {column[0].dtype for column in columns}
-        on_gpu = columns[0][0].device.type != "cpu"
+    def is_usual(self, row: list[torch.Tensor]) -> bool:
+        """Return whether PyTorch's fused kernel updates a weight as it is to be."""
+        types = {tensor.dtype for tensor in row}
+        on_gpu = row[0].device.type != "cpu"
         usual = self.rounding == "nearest" and on_gpu and len(types) == 1
         return usual or types == {torch.float32}
 
@@ -199,6 +201,14 @@ class DeviceAdamW(DeviceOptimizer):
         torch._fused_adamw_(
             *columns, [], steps, beta1=beta1, beta2=beta2, found_inf=found_inf, **settings
         )
+
+
+def in_pieces(rows: list[list]) -> list[list[list]]:
+    """Return rows of weights in their order, some together, because of all of them together fp32
+    copies would take more memory than the training.
+    """
+    ends = itertools.accumulate(row[0].numel() for row in rows)
+    return [list(some) for _, some in itertools.groupby(rows, lambda _: next(ends) // AT_ONCE)]
 
 
 def rounded_at_random(exact: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,6 @@ def test_what_was_not_measured_is_not_predicted():
 
 
 def test_the_fastest_that_leaves_a_margin_is_chosen():
-    found = {"a": Predicted(970, 9), "b": Predicted(971, 3), "c": Predicted(500, 12)}
+    found = [Predicted("a", 970, 9), Predicted("b", 971, 3), Predicted("c", 500, 12)]
     chosen = [fastest_within(found, limit) for limit in (1100, 1000, 600, 400)]
-    assert chosen == ["b", "a", "c", None]
+    assert chosen == [found[1], found[0], found[2], None]
