@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 LOG = logging.Logger("mixed_precision.runner", logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end the study when its log is written
 TIMES_FILE = "logs/batch.json"  # below the output folder
+MANY_ARMS = 6  # of a table, which from then on stand in rows, as lines have an end
 LACKING = r", (no|without) [^,]+"  # in the name of a row
 
 
@@ -193,6 +194,7 @@ def table(folder: Path) -> str:
     frame = pd.concat(arms, axis=1).dropna(axis=1, how="all").fillna("").rename_axis(None)
     if tables.on_cpu:
         frame = frame.droplevel(1, axis=1)
+    frame = frame.T if len(arms) > MANY_ARMS else frame
     return "\n".join([frame.to_string(), *cautions_of(list(tables.trainings.record))])
 
 

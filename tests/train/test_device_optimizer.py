@@ -16,6 +16,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from mixed_precision_study.parameters import Unsupported
+from mixed_precision_study.train import device_optimizer
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 
 OF_SGD = [
@@ -119,3 +120,19 @@ class OwnSGD(SGD):
 def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
     with pytest.raises(Unsupported, match=says):
         on_device(kind([nn.Parameter(torch.ones(3))], lr=0.1, **options))
+
+
+def test_weights_in_pieces_are_updated_as_all_together(monkeypatch):
+    found = []
+    for numbers in (device_optimizer.AT_ONCE, 200):
+        monkeypatch.setattr(device_optimizer, "AT_ONCE", numbers)
+        torch.manual_seed(1)
+        weights = [torch.nn.Parameter(torch.randn(9, 9).bfloat16()) for _ in range(5)]
+        optimizer = on_device(AdamW(weights, 0.1), "kahan")
+        for weight in weights:
+            weight.grad = torch.randn(9, 9).bfloat16()
+        sizes = [len(piece) for piece in device_optimizer.in_pieces([[one] for one in weights])]
+        optimizer.step()
+        found.append((torch.stack(weights), sizes))
+    assert found[0][0].equal(found[1][0])
+    assert [sizes for _, sizes in found] == [[5], [2, 2, 1]]
