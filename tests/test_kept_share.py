@@ -1,10 +1,12 @@
 """The plan's rules and the predictor's score on made-up trainings, whose answers are known."""
 
 import itertools
+import sys
 
 import kept_share
 import pandas as pd
 import pytest
+import stdlib_text
 
 GPT, VIT = "transformer", "cifar_resnet"
 RATES = [1e-5, 2e-5, 1e-4, 4e-4, 1e-3, 4e-3]
@@ -113,3 +115,18 @@ def test_a_share_that_says_more_than_the_rate_holds(tmp_path, capsys, monkeypatc
     assert (tested.predicted == tested.outcome).all() and len(tested) == 10
     said = capsys.readouterr().out
     assert "verdict='holds'" in said and "always_worse=6, rate_alone=4" in said
+
+
+def test_the_text_is_of_modules_in_an_order_of_their_names(tmp_path, monkeypatch):
+    for name in ("a.py", "b/c.py", "b/test/d.py", "site-packages/e.py", "f.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x\r\n")
+    # SHA-256 of "b/c.py" begins with da, and that of "a.py" with f0
+    assert stdlib_text.modules_in(tmp_path) == [tmp_path / "b/c.py", tmp_path / "a.py"]
+    monkeypatch.setattr(stdlib_text.sysconfig, "get_path", lambda _: tmp_path)
+    monkeypatch.setattr(sys, "argv", ["stdlib_text.py", str(tmp_path / "out/text")])
+    with pytest.raises(SystemExit, match="has 4 bytes alone"):
+        stdlib_text.main()
+    monkeypatch.setattr(stdlib_text, "SIZE", 3)
+    stdlib_text.main()
+    assert (tmp_path / "out/text").read_bytes() == b"x\nx"
