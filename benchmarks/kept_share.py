@@ -109,6 +109,7 @@ def cells_of(rows: pd.DataFrame, pilot: Pilot) -> pd.DataFrame:
     """Return a row for each recipe at each rate: how much worse than TF32 it ends over equal seeds
     of one block, as a share of the margin, with the 90% interval.
     """
+    rows = rows[rows.lr.isin(pilot.rates)]  # others, as those of bases and of times, are none
     rows = rows.assign(quality=rows.quality.fillna(pilot.start))  # a diverged one gains nothing
     pairs = rows.pivot_table("quality", ["lr", "identity", "seed"], RECIPE)
     if BASE not in pairs:
