@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+import zipfile
 
 import kept_share
 import pandas as pd
@@ -55,7 +56,9 @@ def counted(folder, worse, scatter=0.01):
 
 
 def test_a_pilot_fixes_margin_rates_and_seeds(tmp_path):
-    rows = kept_share.trainings_in([pilot(tmp_path / "pilot")])
+    with zipfile.ZipFile(tmp_path / "pilot.zip", "w") as archive:
+        archive.write(pilot(tmp_path / "pilot") / "trainings.csv", "trainings.csv")
+    rows = kept_share.trainings_in([tmp_path / "pilot.zip"])
     for notebook, start in ((GPT, -2.0), (VIT, 1.0)):
         found = kept_share.pilot_of(rows[rows.notebook == notebook])
         assert found.start == pytest.approx(start) and found.rates == CHOSEN
