@@ -86,10 +86,10 @@ def score_of(outputs: Path) -> str:
     _, score = kept_share.scored(cells_in(outputs).drop(columns="bound", errors="ignore"))
     if score is None:
         return "Nothing could be fitted, because all cells of three rates of the GPT end alike."
-    right = f"{score.kept} of the {score.decided} decided cells that it was not fitted on"
+    first = f"A bound of {score.bound:.0%} was fitted on the GPT at three rates."
+    right = f"It is right of {score.kept} of {score.decided} other cells that are decided."
     others = f"*Always worse* is right of {score.always_worse}, the rate of {score.rate_alone}."
-    first = f"A bound of {score.bound:.0%}, fitted on the GPT at three rates, is right of {right}."
-    return f"{first} {others} {VERDICTS[score.verdict]}"
+    return f"{first} {right} {others} {VERDICTS[score.verdict]}"
 
 
 def figures(outputs: Path) -> list[Figure]:
