@@ -33,7 +33,7 @@ RECIPES = {  # (precision, moments, rounding): its name, and bytes as weights_pl
     ("bf16_true", "as_weights", "stochastic"): ("stochastic", 8),
     ("bf16_true", "fp32", "stochastic"): ("stochastic, fp32 moments", 12),
     ("bf16_true", "as_weights", "kahan"): ("Kahan's sums", 10),
-    ("bf16_true", "fp32", "fp32_copy"): ("fp32 copy, fp32 moments", 16),
+    ("bf16_true", "fp32", "fp32_copy"): ("fp32 copy", 16),
 }
 MOMENTS = {"as_weights": ("bf16 moments", "o"), "fp32": ("fp32 moments", "s")}
 TALL = 9 * LINE_HIGH  # inches of the picture's axes
