@@ -78,7 +78,7 @@ def test_the_score_is_told_in_sentences(outputs):
     )
 
 
-def test_the_picture_has_a_dot_for_each_cell_of_nearest_rounding(outputs):
+def test_the_picture_has_a_dot_for_each_cell(outputs):
     figures = weights.figures(outputs)
     assert len(figures) == len(weights.TITLES)
     for figure in figures:
