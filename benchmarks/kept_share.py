@@ -2,10 +2,10 @@
 
     python benchmarks/kept_share.py PILOT [COUNTED ...] [--csv FILE]
 
-Reads the trainings.csv of folders or zips. From the pilot's trainings it takes, for each experiment, the
-margin, the four learning rates and the seeds that two equal recipes need, by the rules of
-docs/contributors/weights_plan.md. With the counted folders it prints every cell, which is a recipe
-at a rate, beside TF32, and the score of the predictor. --csv writes the cells into a file.
+Reads the trainings.csv of folders or zips. From the pilot's trainings it takes, for each
+experiment, the margin, the four learning rates and the seeds that two equal recipes need, by the
+rules of docs/contributors/weights_plan.md. With the counted folders it prints every cell, which is
+a recipe at a rate, beside TF32, and the score of the predictor. --csv writes the cells into a file.
 """
 
 import argparse
