@@ -25,6 +25,7 @@ import copied  # noqa: E402
 import does_not_fit  # noqa: E402
 import figures  # noqa: E402
 import quoted  # noqa: E402
+import weights  # noqa: E402
 from address import GITHUB, repository_url  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
@@ -205,6 +206,10 @@ def generated_blocks(root, url, notebooks):
             "remedies": lambda: does_not_fit.table_of(outputs),
             "frontier": lambda: does_not_fit.frontier_of(outputs),
             "nothing": lambda: does_not_fit.nothing_of(outputs),
+        },
+        docs / "answers" / "bf16-weights.md": {
+            "recipes": lambda: weights.table_of(outputs),
+            "score": lambda: weights.score_of(outputs),
         },
         docs / "start.md": {"badges": lambda: badge_list(url, notebooks)},
         docs / "contributors" / "record.md": {

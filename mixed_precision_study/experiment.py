@@ -194,14 +194,14 @@ def leave_out(parameters: Any, refused: dict[str, str]) -> None:
 
 
 def describe(model: torch.nn.Module, batch: tuple) -> None:
-    """Print a model's number of parameters and the shapes of its input and output.
+    """Print a model's number of parameters and the shapes of its input and output, tried on the
+    CPU.
 
-    `batch` begins with the model's input; two items of it are enough. Nothing is computed, because
-    a long context would take the CPU half a minute.
+    `batch` begins with the model's input; two items of it are enough.
     """
-    inputs = batch[0].to("meta")
+    inputs = batch[0].cpu()
     with torch.no_grad():
-        outputs = model.to("meta").eval()(inputs)
+        outputs = model.cpu().eval()(inputs)
     if isinstance(outputs, tuple):
         outputs = outputs[0]
     parameters = sum(weight.numel() for weight in model.parameters())

@@ -17,7 +17,7 @@ from mixed_precision_study import own_model, standalone
 
 TRAIN = (*EXPERIMENTS, "your_model")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}
-MOST_LINES = 150  # of code, with blank ones and comments
+MOST_LINES = 158  # of code, with blank ones and comments
 
 
 @pytest.mark.parametrize("name", (*TRAIN, "summary"))

@@ -62,14 +62,15 @@ def intended(optimizer: Any, group: dict, weight: Any, before: torch.Tensor) -> 
     if isinstance(optimizer, torch.optim.SGD):
         move = state.get("momentum_buffer", sample(weight.grad).float() + decay)
     elif isinstance(optimizer, torch.optim.Adam) and "step" in state:
-        first, second = (1 - beta ** float(state["step"]) for beta in group["betas"])
+        steps = optimizer.state[weight]["step"]  # which may lie on the GPU, so nothing reads it
+        first, second = (1 - beta**steps for beta in group["betas"])
         sizes = (state["exp_avg_sq"] / second).sqrt() + group["eps"]
         move = state["exp_avg"] / first / sizes
         if group.get("decoupled_weight_decay"):
             move = move + decay
     else:
         return None
-    return -float(group["lr"]) * move
+    return -group["lr"] * move
 
 
 class Ledger:
@@ -236,13 +237,18 @@ class Ledger:
         self.used = use
 
     def _read_updates(self, optimizer):
-        """Add up how much of its update each 16-bit weight has taken in this step."""
+        """Add up how much of its update each 16-bit weight has taken in this step, in one read."""
         groups = {one: group for group in optimizer.param_groups for one in group["params"]}
+        sums = []
         for weight, before in self.before:
             update = intended(optimizer, groups[weight], weight, before)
             if update is not None:
-                self.arrived += float((update * (sample(weight).float() - before)).sum())
-                self.whole += float(update.square().sum())
+                moved = sample(weight).float() - before
+                sums += (update * moved).sum(), update.square().sum()
+        if sums:
+            read = torch.stack([one.to(sums[0].device) for one in sums]).tolist()
+            self.arrived += sum(read[::2])
+            self.whole += sum(read[1::2])
         self.before = []
 
     def end_due(self, scaler: Any, taken: bool) -> None:

@@ -269,7 +269,7 @@ def swept_settings(
         ]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
         trainings = entry.repeats * count * sum(len(way["precisions"]) for way in ways)
-        names = tuple({*combination, *OF_THE_RUN})
+        names = tuple(sorted({*combination, *OF_THE_RUN}))  # a set has no order
         settings.append(
             Setting(path, ways, names, range(first, first + repeats), entry.minutes / trainings)
         )
