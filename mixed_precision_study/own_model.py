@@ -39,7 +39,7 @@ def process_as_found() -> Iterator[None]:
     """
     frozen = gc.get_freeze_count() >= FROZEN
     state = random_state()
-    cuda: Any = torch.cuda
+    cuda = torch.cuda
     on_gpu = cuda.is_available()
     if on_gpu:
         states, debug = cuda.get_rng_state_all(), cuda.get_sync_debug_mode()
@@ -196,7 +196,7 @@ def compare(
     data.used, data.seed, data.device = name, settings[0].seed, gpu.device
     data.title = None if settings[0].dataset == "own" else settings[0].dataset
     identity = identity_of_first(new_model, functions, data)
-    records: list[RunRecord] = []
+    records = []
     for chosen in settings:
         chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
         chosen.precisions = settings[0].precisions  # those that this GPU has

@@ -74,7 +74,7 @@ def measure_inference(
     device = trainer.device
     before = torch.cuda.memory_allocated()
     batch = next(batches)
-    count: Any = record.batch_size_used
+    count = record.batch_size_used
     cudnn = torch.backends.cudnn
     limit = cudnn.benchmark_limit
     cudnn.benchmark_limit = INFERENCE_SEARCH

@@ -45,7 +45,7 @@ def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
     """
     seen = StepMemory()
     loss_of = trainer.loss_of
-    noted: set = set()
+    noted = set()
     copies = {*trainer.masters} - {*trainer.weights}
     master_gradients = bytes_of(master.grad for master in copies)  # alive throughout
 

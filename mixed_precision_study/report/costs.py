@@ -164,7 +164,7 @@ def limits_of(steps: pd.DataFrame) -> list[dict[str, str | None]]:
     """Return a row for each model, limit and what to try, with the steps that it is for."""
     tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
     steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
-    rows: list[dict[str, str | None]] = []
+    rows = []
     for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
         ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
         found = {"model": model, "limited by": limit, "what to try": remedy or None}

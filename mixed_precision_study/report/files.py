@@ -323,8 +323,8 @@ def find_records(
         first = next(filter(own_runs, folders), folders[-1])
         places = own_runs(first)
     output = Path(output or first)
-    records: list[dict] = []
-    left_out: list[tuple[str, str]] = []
+    records = []
+    left_out = []
     for place in places:
         if not place.exists():
             raise UserError(

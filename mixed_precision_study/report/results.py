@@ -587,7 +587,7 @@ def show_way(records: list[RunRecord]) -> None:
     """Show what one way has given, its conclusion first."""
     tables = tables_of(records)
     rows = bars_in(tables)
-    show_table: Callable = print
+    show_table = print
     if answer := conclusion(tables):
         show_text(answer)
     if in_notebook():

@@ -61,8 +61,8 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL_WAY[name] for step in steps for name in step if name in USUAL_WAY}
     family = family[family.batch == family.batch.min()]
-    precision: Any = None
-    before: tuple[Any, Any] | None = None
+    precision = None
+    before = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [

@@ -135,7 +135,7 @@ class Tables:
         arms = [arm for arm in named if arm in found]
         own = {arm: LOOKS.get(arm.split(", ")[0]) for arm in arms}
         free = [look for look in LOOKS.values() if look not in own.values()] or [*LOOKS.values()]
-        taken: list[tuple[str, str]] = []
+        taken = []
         for place, arm in enumerate(arms):
             look = own[arm]
             if not look or look in taken:  # another arm of this precision
@@ -648,7 +648,7 @@ def flattened(record: dict) -> dict:
     """Return a record as a row: lists of numbers as median and count, other lists and dicts as
     JSON.
     """
-    row: dict = {}
+    row = {}
     fields = {name: value for name, value in record.items() if name != "settings"}
     for name, value in {**record["settings"], **fields}.items():
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):

@@ -150,7 +150,7 @@ def watch(
 
     Return (exit status, why it was stopped or "").
     """
-    family: set[psutil.Process] = {process}
+    family = {process}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
     signs, progress, stopped = None, "", ""

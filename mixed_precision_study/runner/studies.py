@@ -166,7 +166,7 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
     A name is that of a parameter, or NOTEBOOK.NAME for one notebook alone.
     """
-    overrides: dict[str, Any] = {}
+    overrides = {}
     for name, text in pairs:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":

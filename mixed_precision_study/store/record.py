@@ -378,7 +378,7 @@ def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
     places: dict = {}
     for name, field in section.model_fields.items():
-        kind: Any = field.annotation
+        kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             places |= places_in(kind, (*above, name))
         elif above:  # the settings, in no section, are no fields
@@ -543,7 +543,7 @@ def lifted(flat: dict) -> dict:
             f"version {version} wrote it; only records of 0.3 and later are read, "
             "so read it with 0.3"
         )
-    given: dict = {
+    given = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
         **MARGINS_OF_0_3.get(str(flat.get("metric_name")), {}),
         **flat,

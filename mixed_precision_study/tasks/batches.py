@@ -59,7 +59,7 @@ def leaves_of(
     value: Any, path: str = "batch", is_leaf: Callable = lambda value: False
 ) -> list[tuple[str, Any]]:
     """Return (path, leaf) of each leaf of a nest, such as ("batch['labels'][0]", tensor)."""
-    leaves: list = []
+    leaves = []
 
     def note(leaf: Any, place: str) -> Any:
         leaves.append((place, leaf))

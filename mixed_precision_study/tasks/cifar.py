@@ -76,7 +76,7 @@ class Cifar(ImageData):
         train, test, self.classes = images
         self.title = TITLES.get(used)
         self.images, self.labels = train
-        self.side: int = self.images.shape[-1]
+        self.side = self.images.shape[-1]
         self.image_size = (settings.image_size, settings.image_size)
         self.padding = self.side // 8  # 4 pixels for CIFAR
         self.fingerprint = fingerprint_of(*train, *test, self.classes)
@@ -109,7 +109,7 @@ class Cifar(ImageData):
         As many batches as CROP_BYTES hold are made at once.
         """
         count = self.train_samples
-        draw: dict = {"generator": generator, "device": self.device}
+        draw = {"generator": generator, "device": self.device}
         order = torch.randperm(count, **draw)
         window = torch.arange(self.side, device=self.device)
         places = 2 * self.padding + 1
@@ -167,7 +167,7 @@ def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
     classes = sorted(
         path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name)
     )
-    samples: list = []  # with their labels
+    samples = []  # with their labels
     counts = []
     for part in ("train", "test"):
         labelled = [

@@ -149,7 +149,7 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
     # the generator, because the loader would draw from the global one
-    options: dict = {"collate_fn": decode, "generator": torch.Generator()}
+    options = {"collate_fn": decode, "generator": torch.Generator()}
     if processes:
         options |= {"num_workers": processes, "multiprocessing_context": "fork"}
     images = None

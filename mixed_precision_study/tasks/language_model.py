@@ -33,9 +33,7 @@ class LanguageModel(torch.nn.Module):
         super().__init__()
         padded = (words + 7) // 8 * 8
         self.encoder = torch.nn.Embedding(padded, units)
-        extra: dict[str, Any] = (
-            {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
-        )
+        extra = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
         self.body = RNNS[kind](
             units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra
         )

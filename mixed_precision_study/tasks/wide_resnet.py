@@ -36,7 +36,7 @@ class WideResNet(torch.nn.Module):
 
     def __init__(self, classes: int, dropout: float, momentum: float):
         super().__init__()
-        layers: list = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)]
+        layers = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)]
         inputs = 16
         for outputs, stride in ((160, 1), (320, 2), (640, 2)):
             for number in range(4):

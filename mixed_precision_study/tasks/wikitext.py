@@ -65,8 +65,8 @@ class Text(TrainingData):
         self.fingerprint = fingerprint_of(
             self.train, self.valid, self.test, "\n".join(self.vocabulary)
         )
-        self.train_samples: int = len(self.train)
-        self.eval_samples: int = len(self.valid)
+        self.train_samples = len(self.train)
+        self.eval_samples = len(self.valid)
         self.samples_per_item = settings.bptt
         self.largest_batch = self.train_samples // (settings.bptt + 1)
         self.asked_size = 20 if settings.batch_size == "max" else settings.batch_size  # to show
