@@ -5,7 +5,6 @@ everything else.
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 

@@ -84,7 +84,7 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
     def share_of(pattern):
         return sum(duration for name, _, duration in kernels if re.search(pattern, name)) / total
 
-    shares: dict[str, float] = {}
+    shares: dict = {}
     for name, _, duration in kernels:
         family = family_of(name)
         shares[family] = shares.get(family, 0) + duration / total

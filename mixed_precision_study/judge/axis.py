@@ -76,7 +76,7 @@ class Axis(NamedTuple):
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list]:
     """Return {key of an item: all items that have it}, as they come."""
-    found: dict[Any, list] = {}
+    found: dict = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found

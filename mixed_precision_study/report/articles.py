@@ -159,7 +159,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     Of several comparisons that whose time has an interval counts, then that with whole epochs, with
     the most processes, of the most similar length.
     """
-    best: dict[str, tuple] = {}
+    best: dict = {}
     for number in fitting(tables, row, row.settings):
         comparison = tables.comparisons.loc[number]
         whole = not comparison.settings.get("max_steps")

@@ -228,7 +228,7 @@ def draw_dots(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
     figure, axes = framed(panel.panel.iloc[0], panel.about.iloc[0], LINE_HIGH * (lines + 1))
     axes.set(xscale="log", xlim=limits, ylim=(lines, -1))
     prepare_ratio_axis(axes, limits)
-    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    beside: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
     axes.text(1, -0.4, panel.takes.iloc[0], ha="right", color=SOFT, **beside)
     at = 0.6
     for name_of_row, row in panel.groupby("row", sort=False):
@@ -263,7 +263,7 @@ def write_ticks(axes: Axes, ticks: Iterable[float], form: str) -> None:
     """Write those of the ticks below a log axis that have room beside the ones before them."""
     least, most = axes.get_xlim()
     far = math.log(most / least) / 7
-    shown: list[float] = []
+    shown: list = []
     for tick in ticks:
         if all(abs(math.log(tick / other)) > far for other in shown):
             shown.append(tick)
@@ -341,7 +341,7 @@ def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure
         most = max(most, rows.high.max())
     axes.set(xlim=(0, most if most > 0 else 1), ylim=(y.max() + 0.6, 0.6))
     axes.set_axis_off()
-    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    beside: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
     names, labels, notes = (
         (inch / PANEL - ends[0]) / (ends[1] - ends[0]) for inch in (0, label_end, PANEL)
     )

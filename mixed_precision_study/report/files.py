@@ -220,7 +220,7 @@ def learn_place(records: list[dict]) -> None:
     settings agree on them.
     """
     late = []
-    alike: dict[tuple, dict[tuple, dict]] = {}  # {settings: {place: the first run there}}
+    alike: dict = {}  # {settings: {place: the first run there}}
     for record in records:
         if record["device_type"] and record["dataset_used"]:
             place = (record["gpu_uuid"], known_late(record))

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
@@ -576,7 +576,7 @@ def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
 
 def show(records: list[RunRecord]) -> None:
     """Show the result of a notebook, way by way, and outside IPython as text."""
-    ways: dict[str, list[RunRecord]] = {}
+    ways: dict = {}
     for record in records:
         ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
     for way in ways.values():

@@ -253,7 +253,7 @@ def what_waits(tables: Tables, bars: pd.DataFrame) -> str:
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
     best = best_of(tables, bars).set_index(keys)
-    ways: dict[str, list[str]] = {}
+    ways: dict = {}
     waiting = []
     gains = eager.groupby(keys, sort=False).agg(gain=("ratio", "max"), idle=("idle", "min"))
     waits = gains[(gains.gain < LITTLE_GAIN) & (gains.idle >= IDLE)].idle

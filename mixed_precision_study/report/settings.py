@@ -7,7 +7,6 @@ import re
 import statistics
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -89,8 +88,8 @@ def ladder_steps(tables: Tables) -> pd.DataFrame:
     settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
-        first: list[dict] = []
-        before: list[dict] = []
+        first: list = []
+        before: list = []
         for label, number, arm in ladder_of(tables, family):
             bars = tables.bars[tables.bars.comparison == number]
             bar = bars[bars.arm == arm].iloc[0].to_dict()
@@ -282,7 +281,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
         "energies": ("joules", "count"),
         "runs": ("seed", "size"),
     }
-    found: dict[str, pd.DataFrame] = {}
+    found: dict = {}
     several = tables.comparisons.device.nunique() > 1
     for setting in [over] if isinstance(over, str) else over:
         sizes = tables.comparisons.settings.map(

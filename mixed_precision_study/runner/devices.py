@@ -43,7 +43,7 @@ def visible_gpus() -> list[Device]:
     setting = os.environ.get(GPUS_ENV)
     if setting is None or not gpus:
         return gpus
-    chosen: list[Device] = []
+    chosen: list = []
     for word in map(str.strip, setting.split(",")):
         named = [gpu for gpu in gpus if word in (str(gpu.number), gpu.visible[: max(len(word), 5)])]
         if word.startswith("MIG-"):  # a slice of a GPU, which NVML does not list

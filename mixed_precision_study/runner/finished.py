@@ -97,7 +97,7 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     planned = itertools.chain(*comparisons)
     runs = {path: run for run in planned for path in run.record_paths.values()}
     notebooks = {run.notebook.stem: run for run in runs.values()}
-    moved: Counter[Path] = Counter()
+    moved: Counter = Counter()
     now, results = time.strftime("%Y%m%dT%H%M%S"), comparisons[0][0].folder
     while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
         now += "b"

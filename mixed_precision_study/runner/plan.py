@@ -118,7 +118,7 @@ def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str,
 
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
     """Raise UserError at a -p that none of the studies' notebooks knows."""
-    plain: set[str] = set()
+    plain: set = set()
     of_one_notebook = []
     for notebook in notebooks_of(studies):
         fields = parameters_of(notebooks / f"{notebook}.ipynb")[0].model_fields
@@ -323,8 +323,8 @@ def plan(
     leaves that repetition alone, as for another host. Raise UserError at the first value that a
     notebook would refuse.
     """
-    comparisons: dict[str, list[Run]] = {}
-    planned: set[str] = set()
+    comparisons: dict = {}
+    planned: set = set()
     left_out = []
     for entry in map(Entry.model_validate, study["runs"]):
         name = entry.notebook

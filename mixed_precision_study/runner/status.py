@@ -155,7 +155,7 @@ def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[di
 
     An arm without a record is yet to come.
     """
-    runs: dict[str, list[dict]] = {}
+    runs: dict = {}
     rest = axis.rest_of(record)
     for run in comparison:
         for run_id, (parameters, precision) in run.trainings.items():

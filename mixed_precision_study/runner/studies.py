@@ -136,7 +136,7 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
 
     Without a word it is `quick`, or all studies of a file that has no such study.
     """
-    asked: dict[str, list[str]] = {}
+    asked: dict = {}
     for word in list(words) or (["quick"] if "quick" in studies else studies):
         name, _, notebook = word.removesuffix(".ipynb").partition("/")
         if name not in studies:

@@ -84,11 +84,11 @@ class IterableData(TrainingData):
         self.size = batch_size
         self.place: Any = None  # where samples are counted, see counted_place()
         # (hash of its shapes, samples) of an epoch's steps, when first read
-        self.counted: dict[Any, list] = {}
+        self.counted: dict = {}
         self.limit = max_steps
         self.steps_hashed: list = []
         first = self.first_epoch()
-        seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
+        seen: dict = {}  # the number of each shape, in the order in which they appear
         shapes = [seen.setdefault(shape, len(seen)) for shape in self.counted[0]]
         if one_shape and any(shapes):
             self.leave_last_out(shapes)

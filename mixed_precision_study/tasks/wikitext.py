@@ -189,7 +189,7 @@ def wikitext_in(folder: Path) -> tuple:
     if lacking := [name for name in NEEDED if not (folder / name).exists()]:
         download_into(folder, lacking[0])
         source = "download"
-    texts: dict[str, list[str]] = {"test.txt": []}
+    texts: dict = {"test.txt": []}
     known = True
     for name, blob in WIKITEXT_BLOBS.items():
         if (folder / name).exists():
