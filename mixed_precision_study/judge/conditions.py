@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from ..store.record import DISTURBED, comparison_key, data_asked_for
+from ..store.record import DISTURBED, Runs, comparison_key, data_asked_for
 from .finding import Finding
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
@@ -51,7 +51,7 @@ def held_back(record: dict) -> dict[str, float]:
     return {name: share for name, share in slowdowns(record).items() if name != POWER_CAP}
 
 
-def fairly_timed(runs: list[dict]) -> list[dict]:
+def fairly_timed(runs: Runs) -> Runs:
     """Return the runs whose times count: those that heat or hardware did not slow, or all where
     it slowed all.
     """

@@ -5,7 +5,7 @@ than chance.
 import math
 from collections.abc import Iterable, Mapping
 
-from ..store.record import is_explanation, last_metric
+from ..store.record import Runs, is_explanation, last_metric
 from .axis import PRECISIONS, Axis, grouped
 from .finding import Finding
 from .stats import median_of_known
@@ -86,7 +86,7 @@ def settled(record: dict) -> dict:
     return record
 
 
-def find_diverged(records: Iterable[dict], axis: Axis = PRECISIONS) -> dict[int, Finding]:
+def find_diverged(records: Runs, axis: Axis = PRECISIONS) -> dict[int, Finding]:
     """Return {place in records: reason} of the ok runs that did not train.
 
     The reason is "overflow", most of their steps were skipped; "not_finite", the last metric is not

@@ -2,14 +2,14 @@
 explained.
 """
 
-from ..store.record import EXPLAINING, PLACES
+from ..store.record import EXPLAINING, PLACES, Runs
 
 # by each run, without a memory breakdown
 ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")
 OF_ONE_RUN = "inference"  # part of an explanation that stands for no other run
 
 
-def explain(runs: list[dict]) -> None:
+def explain(runs: Runs) -> None:
     """Give the ok runs of one comparison and precision what they lack from the newest of them
     that was explained.
     """

@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 
 from ..parameters import MAX_NUMBER
-from ..store.record import is_explanation
+from ..store.record import Runs, is_explanation
 from .axis import grouped
 from .conditions import (
     Pair,
@@ -76,7 +76,7 @@ def total_ratio(own: dict, base: dict) -> float | None:
     return ratio_of_times(own, base, *(sum(one[:count]) for one in times))
 
 
-def ratio_of_means(own: list[dict], base: list[dict]) -> float | None:
+def ratio_of_means(own: Runs, base: Runs) -> float | None:
     """Return the ratio_of_times() of some ok runs over others without pairs.
 
     The times are geometric means over runs of their mean epochs, as the seconds of bars are.
@@ -115,14 +115,14 @@ def pairing_of(record: dict) -> tuple:
     return record["settings"]["seed"], record["settings"].get("repeat"), record["gpu_uuid"]
 
 
-def newest_first(runs: list[dict]) -> list[dict]:
+def newest_first(runs: Runs) -> Runs:
     """Return the ok records whose times count, the newest first."""
     kept = [run for run in runs if run["status"] == "ok" and not is_explanation(run)]
     names = ("started_at", "run_id", "path")
     return sorted(kept, key=lambda run: tuple(run.get(name) or "" for name in names), reverse=True)
 
 
-def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
+def paired_runs(runs: Runs, base_runs: Runs) -> list[Pair]:
     """Return [(run, its counterpart)] of timed ok records with equal seed, repetition and GPU.
 
     A counterpart is used once. Of several, that with the fewest other conditions is taken, then the
@@ -188,7 +188,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     }
 
 
-def interaction(base: list[dict], first: list[dict], second: list[dict], both: list[dict]) -> dict:
+def interaction(base: Runs, first: Runs, second: Runs, both: Runs) -> dict:
     """Return how many times what the second setting gains alone it gains beside the first one, 1
     where it does not matter, with interval_of() it; {} where no repetition has all four arms.
     """

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ..judge.verdict import FEW_HOSTS
-from ..store.record import last_metric
+from ..store.record import Runs, last_metric
 from .charts import SOFT, dots
 from .section import File, Section
 from .tables import Tables, csv_of
@@ -177,7 +177,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     return [found for _, found in best.values()]
 
 
-def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
+def base_runs(tables: Tables, row: Any, number: int) -> Runs:
     """Return the runs here of a published figure's baseline, on the card of a comparison."""
     if pd.isna(row.baseline):
         return []
@@ -192,7 +192,7 @@ def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
     return tables.runs(numbers[0], row.baseline) if numbers else []
 
 
-def beside(tables: Tables, row: Any, own: list[dict], base: list[dict]) -> dict[str, Any]:
+def beside(tables: Tables, row: Any, own: Runs, base: Runs) -> dict[str, Any]:
     """Return what compared() says of a time, else `value` and `base`; and the `change`. Or {}.
 
     The seconds of another card say nothing without a baseline.

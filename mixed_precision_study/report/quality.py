@@ -11,6 +11,7 @@ from matplotlib.ticker import MultipleLocator
 from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, target_of, to_target
+from ..store.record import Runs
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
 from .section import Section
 from .tables import Tables
@@ -147,7 +148,7 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         section.table(rows, folded="Training until the same quality")
 
 
-def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
+def ways_to(runs: Runs, target: float) -> list[ToTarget]:
     """Return what each of some ok runs that were evaluated needed to reach a target."""
     return [to_target(run, target) for run in runs if run["metric"]]
 

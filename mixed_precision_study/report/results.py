@@ -23,7 +23,7 @@ from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES, interaction
 from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, range_tells_side
-from ..store.record import DISTURBED, RunRecord, flat_record
+from ..store.record import DISTURBED, RunRecord, Runs, flat_record
 from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
 from .section import Section, Sentence, ratio_texts, spans, texts
 from .tables import (
@@ -374,7 +374,7 @@ def days_of(stamps: Iterable[str | None]) -> str:
     return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
-def environment_of(records: list[dict]) -> dict[str, str]:
+def environment_of(records: Runs) -> dict[str, str]:
     """Return {title: text} of hardware and software; several values are set side by side."""
     column = {
         "runs": str(len(records)),

@@ -16,6 +16,7 @@ from ..judge.divergence import skipped_fraction
 from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
+from ..store.record import Runs
 from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed, write_ticks
 from .files import as_list
 from .results import range_of_hosts
@@ -88,8 +89,8 @@ def ladder_steps(tables: Tables) -> pd.DataFrame:
     settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
-        first: list = []
-        before: list = []
+        first: Runs = []
+        before: Runs = []
         for label, number, arm in ladder_of(tables, family):
             bars = tables.bars[tables.bars.comparison == number]
             bar = bars[bars.arm == arm].iloc[0].to_dict()
@@ -311,7 +312,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     return list(found.values())
 
 
-def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
+def judge_loss(own: Runs, base: Runs) -> dict | None:
     """Return by how many nats (above) the last losses of ok runs are above those of a base in the
     median, or None.
 

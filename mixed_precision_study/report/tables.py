@@ -26,8 +26,8 @@ from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
-from ..store.reading import NO_RECORD
-from ..store.record import comparison_key, is_explanation, last_metric
+from ..store.reading import NO_RECORD, LeftOut
+from ..store.record import Runs, comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
 from .words import (
     AMP,
@@ -120,9 +120,9 @@ class Tables:
     ratios: pd.DataFrame = field(default_factory=partial(empty, "ratios"))
     quality: pd.DataFrame = field(default_factory=partial(empty, "quality"))
     # (path, reason) of records that are not used
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=list)
     # records of other code than the newest of their notebook
-    other_code: list[dict] = field(default_factory=list)
+    other_code: Runs = field(default_factory=list)
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
     @cached_property
@@ -181,12 +181,12 @@ class Tables:
         """Return the name of an arm for a sentence."""
         return arm_name(self.axis.settings, arm)
 
-    def runs(self, comparison: int, arm: str, ok: bool = True) -> list[dict]:
+    def runs(self, comparison: int, arm: str, ok: bool = True) -> Runs:
         """Return the records of a comparison in one arm, those that only explain left out."""
         rows = self.by_key.get((comparison, arm), ())
         return [one["record"] for one in rows if one["status"] == "ok" or not ok]
 
-    def timed_runs(self, comparison: int, arm: str) -> list[dict]:
+    def timed_runs(self, comparison: int, arm: str) -> Runs:
         """Return the ok records of an arm whose times count: see fairly_timed()."""
         return fairly_timed(self.runs(comparison, arm))
 
@@ -245,7 +245,7 @@ class Tables:
         found = [base for base in self.axis.bases if self.runs(comparison, base)]
         return found[-1] if found else self.axis.bases[0]
 
-    def between(self, own: list[dict], base: list[dict]) -> dict | None:
+    def between(self, own: Runs, base: Runs) -> dict | None:
         """Return compared() for two lists of ok runs, worked out once for each two lists."""
         sides = tuple(tuple(map(id, runs)) for runs in (own, base))
         if sides not in self.asked:
@@ -341,7 +341,7 @@ def read_tables(
     return tables
 
 
-def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tuple[dict, int]]:
+def group(records: Runs, show: dict, axis: Axis = PRECISIONS) -> list[tuple[dict, int]]:
     """Return [(record, number of its comparison)] in the order of the report; -1 where a run has
     nothing to explain.
 
@@ -369,7 +369,7 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     return found + lent_baselines(groups, axis) + [(record, -1) for record in alone]
 
 
-def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
+def mark_steps(groups: list, axis: Axis) -> None:
     """Mark runs beside other steps of a ladder, as in their own no other arm may have learned."""
     every = [one for runs in groups for one in runs if not is_explanation(one)]
     for timed in grouped(every, itemgetter("notebook")).values():
@@ -386,7 +386,7 @@ def by_size(arm: str) -> tuple:
         return 1, natural(arm)
 
 
-def place_of(runs: list[dict]) -> list:
+def place_of(runs: Runs) -> list:
     """Return a sort key of comparisons: by experiment, then by card, data and model, then by
     execution.
     """
@@ -403,14 +403,14 @@ def place_of(runs: list[dict]) -> list:
     return [*map(natural, texts), execution, natural(comparison_key(first))]
 
 
-def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
+def mark_diverged(runs: Runs, axis: Axis = PRECISIONS, others: str = "") -> None:
     """Mark the runs that learned nothing where `others` did."""
     others = others or f"another {' and '.join(axis.settings)}"
     for place, reason in find_diverged(runs, axis).items():
         runs[place].update(status="diverged", reason=said(reason, others=others))
 
 
-def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
+def lent_baselines(groups: list, axis: Axis) -> list[tuple[dict, int]]:
     """Return the base runs lent to other rounding, which concerns bf16_true alone."""
     by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []

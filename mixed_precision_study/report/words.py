@@ -13,7 +13,7 @@ from ..judge.conditions import why_made_up
 from ..judge.finding import Finding
 from ..judge.verdict import FEWEST_HOSTS_FOR_SIDE, chance_of_one_side
 from ..parameters import printable
-from ..store.record import data_asked_for
+from ..store.record import Runs, data_asked_for
 
 NOT_TRIED = (  # of a card that is older than Ampere
     "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
@@ -309,7 +309,7 @@ def said(found: Finding, **more: str) -> str:
     return f"{found.run} {text}" if found.run and "{run}" not in template else text
 
 
-def said_of_age(records: Iterable[dict]) -> str:
+def said_of_age(records: Runs) -> str:
     """Return what a report says of cards that are all older than Ampere or Volta, else nothing."""
     known = (float(one["compute_capability"] or AMPERE) for one in records)
     newest = max(known, default=AMPERE)
@@ -360,7 +360,7 @@ def said_of_side(hosts: int) -> str:
     )
 
 
-def said_of_commits(records: Sequence[dict]) -> str:
+def said_of_commits(records: Runs) -> str:
     """Return in one sentence how many runs are of no clean commit that is known, or nothing."""
     commits = [str(record["commit"]) for record in records]
     counts = {
@@ -371,7 +371,7 @@ def said_of_commits(records: Sequence[dict]) -> str:
     return f"Of {len(commits)} runs {' and '.join(told)}." if told else ""
 
 
-def said_of_made_up(records: Sequence[dict]) -> str:
+def said_of_made_up(records: Runs) -> str:
     """Return in one sentence how many of the runs that trained did so on made-up data, and why,
     or nothing.
     """

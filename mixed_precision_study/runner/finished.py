@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..store.commit import ROOT, hash_of
-from ..store.record import NOT_YET_EXPLAINED, read_run
+from ..store.record import NOT_YET_EXPLAINED, Runs, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
 from .plan import Comparison, Run
@@ -46,7 +46,7 @@ def outdated(run: Run, record: dict) -> str | None:
     return None
 
 
-def counting_records(run: Run, again: str | None) -> list[dict]:
+def counting_records(run: Run, again: str | None) -> Runs:
     """Return the records of a run that count: they are explained, code and data are those of now,
     and what they hold is not to be made `again`.
     """

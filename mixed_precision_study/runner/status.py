@@ -29,7 +29,7 @@ from ..report.words import (
 )
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
-from ..store.record import last_metric, read_run
+from ..store.record import Runs, last_metric, read_run
 from .plan import Comparison
 from .studies import relative_to_root
 
@@ -140,7 +140,7 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     return f"{way_of(record)}, over {short_name(base)}: {found}" if found else None
 
 
-def short_ratio(arm: str, runs: list[dict], base_runs: list[dict]) -> str:
+def short_ratio(arm: str, runs: Runs, base_runs: Runs) -> str:
     """Return how many times as fast an arm is, or nothing where its runs are no fair pairs."""
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
@@ -150,7 +150,7 @@ def short_ratio(arm: str, runs: list[dict], base_runs: list[dict]) -> str:
     return f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
 
 
-def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[dict]]:
+def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, Runs]:
     """Return {arm: ok records} of the trainings that differ from an ok one in their arm alone.
 
     An arm without a record is yet to come.
@@ -210,7 +210,7 @@ def with_changes(bars: "pd.DataFrame") -> "pd.DataFrame":
     return bars
 
 
-def cautions_of(records: list[dict]) -> list[str]:
+def cautions_of(records: Runs) -> list[str]:
     """Return why records must be read with caution, each reason in one sentence."""
     flags = Counter(said(flag).partition(" (")[0] for one in records for flag in flags_of(one))
     counted = [f"{flag} in {number} of {len(records)} trainings" for flag, number in flags.items()]

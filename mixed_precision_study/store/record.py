@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,6 +67,7 @@ OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
+Runs = Sequence[dict]  # records as flat_record() returns them
 RESULTS = ("ok", "diverged")  # statuses of what was measured
 
 
