@@ -12,6 +12,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 Batch = Any  # a tuple of tensors, or the nest of a reader's own data
+Batches = Iterator[Batch]  # of an epoch, on the device
 
 
 def mapped(
@@ -146,7 +147,7 @@ class TrainingData:
         """Return how many samples the first `steps` batches of an epoch have in all."""
         return steps * size * self.samples_per_item
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         """Yield the batches of an epoch (counted from 0), on the device.
 
         All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile
@@ -157,11 +158,11 @@ class TrainingData:
         """
         raise NotImplementedError
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Batches:
         """Yield the held-out batches, on the device. The last one may be smaller."""
         raise NotImplementedError
 
-    def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
+    def test_batches(self, dtype: torch.dtype, size: int) -> Batches | None:
         """Return the batches of a test set on which no choice rests, or None if there is none."""
         return None
 
@@ -178,7 +179,7 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
 
 def prefetch_to_device(
     batches: Iterable[Batch], side: Any, main: Any = None, on: Callable = torch.cuda.stream
-) -> Iterator[Batch]:
+) -> Batches:
     """Yield `batches` in order, each made on the stream `side` while the step before it runs on
     `main`.
 

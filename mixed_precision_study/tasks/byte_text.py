@@ -1,7 +1,6 @@
 """A text as bytes, cut into windows of one length: WikiText-2, any text file, or made-up tokens."""
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .batches import Batch
+from .batches import Batches
 from .download import announced, found_or_made_up
 from .wikitext import Text, made_up_text, wikitext_in
 
@@ -37,12 +36,12 @@ class ByteText(Text):
     next tokens), both int64 (size, context).
     """
 
-    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
+    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Batches:
         """Yield windows of one length, which are never joined, because a GPT reads no more."""
         for tokens, next_tokens in super().segments(columns, most):
             yield tokens.t(), next_tokens.t()
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         batches = list(super().train_batches(epoch, dtype, size))  # which copy nothing
         generator = random.Random(1000 * self.settings.asked.seed + epoch)  # noqa: S311, no secret
         generator.shuffle(batches)

@@ -9,7 +9,6 @@ Source: https://www.cs.toronto.edu/~kriz/cifar.html
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from PIL import Image, ImageOps
 from torchvision.transforms import v2
 
 from ..parameters import UserError
-from .batches import Batch, fingerprint_of
+from .batches import Batches, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 from .images import ImageData, decode_all, decoded, images_in, is_usual, say_copies
 
@@ -101,9 +100,7 @@ class Cifar(ImageData):
         """The accuracy of always naming the most frequent class of the test images."""
         return self.test_labels.bincount().max().item() / self.eval_samples
 
-    def gpu_batches(
-        self, generator: torch.Generator, dtype: torch.dtype, size: int
-    ) -> Iterator[Batch]:
+    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Batches:
         """Yield random windows of padded images, half mirrored.
 
         As many batches as CROP_BYTES hold are made at once.
@@ -137,7 +134,7 @@ class Cifar(ImageData):
     def take(self, index: int) -> torch.Tensor:
         return self.augment(self.images[index])
 
-    def held_out_batches(self, size: int) -> Iterator[Batch]:
+    def held_out_batches(self, size: int) -> Batches:
         return zip(self.test_images.split(size), self.test_labels.split(size), strict=True)
 
     def show(self) -> Image.Image:

@@ -8,7 +8,6 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 import csv
 import importlib.resources
 import reprlib
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from torchvision.transforms import v2
 
 from ..measure.packages import require_packages
 from ..parameters import UserError
-from .batches import Batch, fingerprint_of
+from .batches import Batches, fingerprint_of
 from .data_files import hash_of_files
 from .download import announced, found_or_made_up
 from .images import ImageData, decode_all, decoded, say_copies
@@ -99,17 +98,15 @@ class NumberedImages(ImageData):
             (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
         )
 
-    def stored_batches(self, places: torch.Tensor, size: int) -> Iterator[Batch]:
+    def stored_batches(self, places: torch.Tensor, size: int) -> Batches:
         pixels, labels, *_ = self.on_device
         return ((pixels[chosen], labels[chosen]) for chosen in places.split(size))
 
-    def gpu_batches(
-        self, generator: torch.Generator, dtype: torch.dtype, size: int
-    ) -> Iterator[Batch]:
+    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Batches:
         order = torch.randperm(self.train_samples, generator=generator, device=self.device)
         return self.normalised(self.stored_batches(self.on_device[2][order], size), dtype)
 
-    def held_out_batches(self, size: int) -> Iterator[Batch]:
+    def held_out_batches(self, size: int) -> Batches:
         if self.settings.loader == "gpu":
             return self.stored_batches(self.on_device[3], size)
         return self.worker_batches(self.held_out, size)

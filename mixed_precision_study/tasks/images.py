@@ -5,7 +5,7 @@ batch.
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torchvision.utils import make_grid
 
 from ..measure.progress import progress
 from ..parameters import UserError
-from .batches import Batch, TrainingData
+from .batches import Batch, Batches, TrainingData
 from .data_files import hash_of_files
 
 MODELS = (  # pattern of a model's name in timm and what people call it
@@ -178,8 +178,8 @@ class ImageData(TrainingData):
     image_size: tuple[int, int]  # (height, width) that the model gets
     mean: Any  # of the pixels, from 0 to 255
     std: Any
-    gpu_batches: Callable[..., Iterator[Batch]]  # (generator, type, size): of an epoch, normalised
-    held_out_batches: Callable[..., Iterator[Batch]]  # (size): of uint8 images
+    gpu_batches: Callable[..., Batches]  # (generator, type, size): of an epoch, normalised
+    held_out_batches: Callable[..., Batches]  # (size): of uint8 images
     take: Callable[[int], torch.Tensor]
     labels: torch.Tensor
     training: torch.Tensor  # indices of the images to train on
@@ -199,7 +199,7 @@ class ImageData(TrainingData):
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return images.to(dtype).expand(-1, 3, -1, -1).contiguous(memory_format=layout)
 
-    def normalised(self, batches: Iterable[Batch], dtype: torch.dtype) -> Iterator[Batch]:
+    def normalised(self, batches: Iterable[Batch], dtype: torch.dtype) -> Batches:
         return ((self.normalise(images, dtype), labels) for images, labels in batches)
 
     def steps_per_epoch(self, size: int) -> int:
@@ -210,7 +210,7 @@ class ImageData(TrainingData):
             )
         return min(steps, self.settings.max_steps or steps)
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         seed = 1000 * self.settings.seed + epoch
         if self.settings.loader == "gpu":
             batches = self.gpu_batches(torch.Generator(self.device).manual_seed(seed), dtype, size)
@@ -222,12 +222,12 @@ class ImageData(TrainingData):
             batches = self.normalised(batches, dtype)
         return itertools.islice(batches, self.steps_per_epoch(size))
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Batches:
         """Return the held-out batches, at most max_steps of them."""
         batches = itertools.islice(self.held_out_batches(size), self.settings.max_steps or None)
         return self.normalised(batches, dtype)
 
-    def worker_batches(self, indices: torch.Tensor, size: int, **options: Any) -> Iterator[Batch]:
+    def worker_batches(self, indices: torch.Tensor, size: int, **options: Any) -> Batches:
         """Yield the uint8 batches of an ordinary DataLoader.
 
         Its workers are forked; without fork there are none.

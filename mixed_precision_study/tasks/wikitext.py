@@ -6,7 +6,6 @@ Source: https://github.com/pytorch/examples/tree/main/word_language_model
 
 import hashlib
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ import torch
 
 from ..parameters import UserError
 from ..store.files import written_whole
-from .batches import Batch, TrainingData, fingerprint_of
+from .batches import Batches, TrainingData, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 
 WIKITEXT_URL = (
@@ -99,7 +98,7 @@ class Text(TrainingData):
             .to(self.device)
         )
 
-    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
+    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Batches:
         """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last
         one is left out.
 
@@ -117,7 +116,7 @@ class Text(TrainingData):
         steps = (len(self.train) // size - 1) // self.settings.bptt
         return min(steps, self.settings.max_steps or steps)
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         """Return the segments of the training text, which is never shuffled.
 
         It is kept in columns of the last size.
@@ -126,7 +125,7 @@ class Text(TrainingData):
             self.train_columns = {size: self.in_columns(self.train, size)}
         return self.segments(self.train_columns[size], self.settings.max_steps)
 
-    def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
+    def held_out(self, columns: torch.Tensor, size: int) -> Batches:
         """Return the segments of a held-out text, at most max_steps of them, several joined as one
         batch.
 
@@ -135,10 +134,10 @@ class Text(TrainingData):
         """
         return self.segments(columns, self.settings.max_steps, max(1, size // EVAL_COLUMNS))
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Batches:
         return self.held_out(self.valid_columns, size)
 
-    def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
+    def test_batches(self, dtype: torch.dtype, size: int) -> Batches | None:
         """Return batches of the test text, or None if it is missing or too short."""
         if len(self.test) // EVAL_COLUMNS <= self.settings.bptt:
             return None
