@@ -194,7 +194,7 @@ class Diagnosis:
     # {(kind, type): FLOPs of the profiled steps}
     flops: Counter = field(default_factory=Counter)
     uncounted: set = field(default_factory=set)  # products of unknown size
-    kernels: dict = field(default_factory=dict)  # what read_kernels fills in
+    kernels: dict = field(default_factory=dict)  # what kernels_of() returns
     in_use: list = field(default_factory=list)  # bytes of tensors after each profiled step
     timed: int = 0  # steps
     step_ms: float = 0.0  # the median of the timed steps

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 import torch
 from torch.profiler import profile
 
-from ..explain.profile import read_kernels
+from ..explain.profile import kernels_of
 from ..measure.timing import synchronize
 from ..store.variables import CUPTI_ENV
 from .attention import read_attention
@@ -78,9 +77,7 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
 
 def _read_device(seen, kernels, steps):
     """Note the kernels, and the copies from memory that is not pinned."""
-    found = SimpleNamespace(step_ms_median=seen.step_ms)
-    read_kernels(found, kernels, steps)
-    seen.kernels = vars(found)
+    seen.kernels = kernels_of(kernels, steps, seen.step_ms)
     # products of a compiler
     seen.uncounted |= {name for name, _, _ in kernels if "triton_tem" in name}
     pageable = [duration for name, _, duration in kernels if "Pageable -> Device" in name]

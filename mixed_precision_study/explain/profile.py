@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,12 +73,12 @@ def busy_time(intervals: Iterable[tuple[float, float]]) -> float:
     return busy
 
 
-def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -> None:
-    """Fill in the shares of kernel time from the (name, start ns, duration ns) of `steps` profiled
-    steps.
+def kernels_of(kernels: list[tuple[str, int, int]], steps: int, step_ms: float) -> dict:
+    """Return the fields of a record on kernels, such as the shares of their time, from the (name,
+    start ns, duration ns) of `steps` profiled steps.
 
-    The profiler slows the host but not the kernels. So the busy time is compared with the median of
-    the timed steps.
+    The profiler slows the host but not the kernels. So the busy time is compared with `step_ms`,
+    the median of the timed steps.
     """
     total = sum(duration for _, _, duration in kernels)
 
@@ -89,17 +90,20 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
         family = family_of(name)
         shares[family] = shares.get(family, 0) + duration / total
     busy_ns = busy_time((start, start + duration) for _, start, duration in kernels)
-    record.gpu_busy_ms_per_step = busy_ns / 1e6 / steps
-    record.gpu_busy_fraction = min(1.0, record.gpu_busy_ms_per_step / record.step_ms_median)
-    record.kernels_per_step = len(kernels) / steps
-    record.tensor_core_fraction = share_of(TENSOR_CORE_KERNELS)
-    record.fp16_kernel_fraction = share_of(FP16_KERNELS)
-    record.fp8_kernel_fraction = shares.get("fp8 matmul", 0.0)
+    busy_ms = busy_ns / 1e6 / steps
     names = {name for name, _, _ in kernels}
-    record.attention_forward = backends_in(names, backward=False)
-    record.attention_backward = backends_in(names, backward=True)
     by_share = sorted(shares.items(), key=lambda item: -item[1])
-    record.kernel_family_fractions = [[name, share] for name, share in by_share]
+    return {
+        "gpu_busy_ms_per_step": busy_ms,
+        "gpu_busy_fraction": min(1.0, busy_ms / step_ms),
+        "kernels_per_step": len(kernels) / steps,
+        "tensor_core_fraction": share_of(TENSOR_CORE_KERNELS),
+        "fp16_kernel_fraction": share_of(FP16_KERNELS),
+        "fp8_kernel_fraction": shares.get("fp8 matmul", 0.0),
+        "attention_forward": backends_in(names, backward=False),
+        "attention_backward": backends_in(names, backward=True),
+        "kernel_family_fractions": [*map(list, by_share)],
+    }
 
 
 def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, steps: int = 5) -> None:
@@ -128,7 +132,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
             "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
         )
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
-    read_kernels(record, kernels, len(given))
+    record.fill(**kernels_of(kernels, len(given), record.step_ms_median))
 
 
 aten = torch.ops.aten
@@ -230,13 +234,8 @@ def count_work(record: Any, trainer: "Trainer", batches: Iterator) -> None:
 
     They are counted on the model without torch.compile.
     """
-    compiled = trainer.loss_of
-    trainer.loss_of = trainer.compute_loss
-    try:
-        with WorkCounter() as counter:
-            trainer.eager_step(next(batches))
-    finally:
-        trainer.loss_of = compiled
+    with patch.object(trainer, "loss_of", trainer.compute_loss), WorkCounter() as counter:
+        trainer.eager_step(next(batches))
     record.flops_per_step = float(counter.flops)
     record.misaligned_flops_fraction = (
         counter.misaligned_flops / counter.flops if counter.flops else None
