@@ -5,6 +5,7 @@ from importlib.resources import files
 from typing import Any
 
 import pandas as pd
+from pandas import DataFrame, isna
 
 from ..judge.verdict import FEW_HOSTS
 from ..store.record import Runs, last_metric
@@ -26,7 +27,7 @@ ROW_FIELDS += ["baseline", "settings_baseline", "about"]
 NUMBERS = ("batch", "epochs", "value", "value_baseline")
 
 
-def read_articles() -> pd.DataFrame:
+def read_articles() -> DataFrame:
     """Return the published figures, a row each: seconds, MiB and shares; NaN, or of texts "", where
     the article says nothing.
 
@@ -74,7 +75,7 @@ def articles_section(tables: Tables) -> Section:
     return section
 
 
-def article_rows(times: pd.DataFrame) -> pd.DataFrame:
+def article_rows(times: DataFrame) -> DataFrame:
     """Return the rows of dots() of speed-ups over fp32: those of an article, a grey dot for
     each card, and ours below them.
     """
@@ -97,7 +98,7 @@ def article_rows(times: pd.DataFrame) -> pd.DataFrame:
         here["ranged"] = ours["outcome"] == FEW_HOSTS
         rows += [where | there, where | here]
     # a training of several cards stands once beside them
-    found = pd.DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
+    found = DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
     found = found.sort_values(
         "panel", key=lambda names: names.map([*names.unique()].index), kind="stable"
     )
@@ -110,7 +111,7 @@ def change_of(quantity: str, value: Any, base: Any) -> Any:
 
     A time is told as times as fast, an accuracy or a loss as the difference, all else as the ratio.
     """
-    if pd.isna(base):
+    if isna(base):
         return value
     if re.search("accuracy|loss", quantity):
         return value - base
@@ -125,7 +126,7 @@ def theirs_of(row: Any) -> float:
     return change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
 
 
-def claims(articles: pd.DataFrame) -> pd.DataFrame:
+def claims(articles: DataFrame) -> DataFrame:
     """Return articles.csv: a row for each published figure with ours, its interval or the range of
     its machines, n and what differs, or the reason why there is none.
 
@@ -150,7 +151,7 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
             "reason": row.reason,
         }
         rows.append(line)
-    return pd.DataFrame(rows).round(4)
+    return DataFrame(rows).round(4)
 
 
 def counterparts(tables: Tables, row: Any) -> list[dict]:
@@ -208,7 +209,7 @@ def beside(tables: Tables, row: Any, own: Runs, base: Runs) -> dict[str, Any]:
         pd.Series([figure_of(run, row.quantity) for run in runs], dtype=float).median()
         for runs in (own, base)
     )
-    if pd.isna(value) or pd.isna(other) == bool(row.baseline):
+    if isna(value) or isna(other) == bool(row.baseline):
         return {}
     return {"value": value, "base": other, "change": change_of(row.quantity, value, other)}
 
@@ -266,7 +267,7 @@ def figure_of(run: dict, quantity: str) -> float | None:
     return last_metric(run) if quantity == "accuracy" else None
 
 
-def table_rows(matched: pd.DataFrame) -> list[dict]:
+def table_rows(matched: DataFrame) -> list[dict]:
     """Return a row for each training of an article: time and memory in one cell, and other
     figures in rows below.
     """
@@ -304,7 +305,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
 def theirs_text(row: Any) -> str:
     if row.quantity == "out of memory":
         return f"out of memory ({row.value / gib_in(row):.0f} GiB usable)"
-    if pd.isna(row.value):
+    if isna(row.value):
         return row.note.partition("; ")[2]
     value, base = row.value / gib_in(row), row.value_baseline / gib_in(row)
     return text_of(row.quantity, {"value": value, "base": base, "change": row.theirs})
@@ -331,10 +332,10 @@ def text_of(quantity: str, found: dict) -> str:
     if quantity == "largest batch":
         return f"{quantity} {change:.2f}×"
     if "memory" in quantity:
-        if pd.isna(base):
+        if isna(base):
             return f"memory {value:.1f} GiB"
         percent = f"{change - 1:+.0%}".replace("-", "−")
         return f"memory {'the same' if percent[1:] == '0%' else percent}"
     form = ".1%" if "accuracy" in quantity else ".3f"
-    against = "" if pd.isna(base) else f" against {base:{form}}"
+    against = "" if isna(base) else f" against {base:{form}}"
     return f"{quantity.removeprefix('train ')}: {value:{form}}{against}"

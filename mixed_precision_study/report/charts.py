@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
+from pandas import DataFrame
 
 from .words import plain, short
 
@@ -142,7 +143,7 @@ def framed(
     return figure, figure.add_axes((ends[0], foot / high, ends[1] - ends[0], inches / high))
 
 
-def dots(rows: pd.DataFrame) -> list[Figure]:
+def dots(rows: DataFrame) -> list[Figure]:
     """Draw ratios, a figure for each `panel` and task. All axes are alike, so that panels can be
     compared by eye.
 
@@ -170,7 +171,7 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
         return [draw_dots(panel, (least, most)) for _, panel in panels]
 
 
-def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
+def ratio_rows(bars: DataFrame) -> DataFrame:
     """Return the rows of dots(): every arm of some bars_of() beside the fair base of its
     comparison.
 
@@ -193,7 +194,7 @@ def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
     return drawn_as(found, panels)
 
 
-def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
+def drawn_as(rows: DataFrame, panels: list[str]) -> DataFrame:
     """Return rows of several arms with label and ends, panel by panel in the given order.
 
     The ends are those of the interval, or where a ratio is `ranged` those of its machines.
@@ -206,7 +207,7 @@ def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
     return rows.sort_values("panel", key=lambda names: names.map(panels.index), kind="stable")
 
 
-def dots_note(rows: pd.DataFrame) -> str:
+def dots_note(rows: DataFrame) -> str:
     """Return what the marks of dots() mean in one line of Markdown; it names only what is there."""
     named = (rows.mark.map(SIGNS) + " " + rows.short).map(plain).unique()
     alone = "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's"
@@ -220,7 +221,7 @@ def dots_note(rows: pd.DataFrame) -> str:
     return " · ".join([*named, *(text for text, of in marks.items() if of.any()), "log axis"])
 
 
-def draw_dots(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
+def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     """Draw one model: its name, what the dots are, and for each row its name, the base's
     seconds, and the dots.
     """
@@ -304,7 +305,7 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     )
 
 
-def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure:
+def draw_bars(rows: DataFrame, parts: dict[str, str] | None = None) -> Figure:
     """Draw horizontal bars of one model, which begin at zero: a heading for each comparison, and
     below it a bar for each arm.
 
@@ -357,7 +358,7 @@ def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure
     return figure
 
 
-def second_bars(rows: pd.DataFrame) -> pd.DataFrame:
+def second_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the seconds of some bars_of(): what failed says so."""
     ended = rows.status.map(lambda status: STATUS.get(status, status))
     lasted = rows.seconds.astype(float)
@@ -373,7 +374,7 @@ def second_bars(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def memory_bars(rows: pd.DataFrame) -> pd.DataFrame:
+def memory_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the peak memory of some bars_of(), where it is known."""
     known = rows.dropna(subset="gib")
     gib = known.gib.astype(float)

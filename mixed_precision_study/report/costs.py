@@ -5,6 +5,7 @@ afterwards. Each draws horizontal bars, a narrow panel per model, on one scale.
 from collections.abc import Callable
 
 import pandas as pd
+from pandas import DataFrame
 
 from ..judge.arms import energy_share
 from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
@@ -18,7 +19,7 @@ MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, ar
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
 
 
-def ok_trainings(tables: Tables) -> pd.DataFrame:
+def ok_trainings(tables: Tables) -> DataFrame:
     """Return the trainings at a fixed batch size that ended well, with the names of their
     comparison and of their arm, in the report's order.
 
@@ -32,13 +33,13 @@ def ok_trainings(tables: Tables) -> pd.DataFrame:
     return rows.sort_values(["comparison", "place"], kind="stable", ignore_index=True)
 
 
-def timed_trainings(tables: Tables) -> pd.DataFrame:
+def timed_trainings(tables: Tables) -> DataFrame:
     """Return the rows of ok_trainings() whose times count: heat or hardware did not slow them."""
     rows = ok_trainings(tables)
     return rows[rows.record.map(id).isin(tables.fair)]
 
 
-def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.DataFrame:
+def middle_runs(rows: DataFrame, size: Callable[[dict], float | None]) -> DataFrame:
     """Return the training with the median of `size(record)` per comparison and arm, of those
     above 0.
     """
@@ -48,14 +49,14 @@ def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.
     return known[groups.cumcount() == (groups.transform("size") - 1) // 2].sort_index()
 
 
-def rows_of(make: Callable, tables: Tables) -> pd.DataFrame:
+def rows_of(make: Callable, tables: Tables) -> DataFrame:
     """Return make(tables), or no row where nothing is compared."""
-    return make(tables) if len(tables.comparisons) else pd.DataFrame()
+    return make(tables) if len(tables.comparisons) else DataFrame()
 
 
 def percents(
     tables: Tables,
-    rows: pd.DataFrame,
+    rows: DataFrame,
     column: str,
     by: str,
     what: str,
@@ -75,7 +76,7 @@ def percents(
 
 
 def add_bars(
-    section: Section, rows: pd.DataFrame, name: str, parts: dict[str, str] | None = None
+    section: Section, rows: DataFrame, name: str, parts: dict[str, str] | None = None
 ) -> None:
     """Add a narrow figure of draw_bars() for each model with the bars of all its comparisons.
 
@@ -134,7 +135,7 @@ IDLE_SHARE = "Share of a step of {} in which the GPU is idle"
 STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}
 
 
-def steps_of(tables: Tables) -> pd.DataFrame:
+def steps_of(tables: Tables) -> DataFrame:
     """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and
     `ms` in milliseconds.
     """
@@ -179,7 +180,7 @@ def why_section(tables: Tables) -> Section:
     return section
 
 
-def limits_of(steps: pd.DataFrame) -> list[dict[str, str | None]]:
+def limits_of(steps: DataFrame) -> list[dict[str, str | None]]:
     """Return a row for each model, limit and what to try, with the steps that it is for."""
     tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
     steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
@@ -235,7 +236,7 @@ def memory_section(tables: Tables) -> Section:
     what = "Peak memory of {} against {}"
     finding = percents(tables, tables.bars, "saved", "model", what, "{:+.0f}", -100)
     section = Section("Memory", finding, ABOUT_MEMORY)
-    parts = pd.DataFrame(
+    parts = DataFrame(
         [memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS)
     )
     highest = rows.groupby(["comparison", "arm"])[["gib", "card_gib"]].max().add_prefix("most_")
@@ -252,7 +253,7 @@ with fp32 where TF32 was not run. A run counts if it was timed for at least
 {SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
 
 
-def energy_bars(tables: Tables) -> pd.DataFrame:
+def energy_bars(tables: Tables) -> DataFrame:
     """Return the median of joules per 1,000 samples (`value`), and the `share` of the
     `baseline`'s by pairs.
     """
@@ -294,14 +295,14 @@ INFERENCE_FIELDS = {
 }
 
 
-def inference_bars(tables: Tables) -> pd.DataFrame:
+def inference_bars(tables: Tables) -> DataFrame:
     """Return a row per comparison and precision with `INFERENCE_FIELDS`.
 
     They are medians over runs, but of p10 the least and of p90 the most.
     """
     rows = timed_trainings(tables)
     values = [[record[name] for name in INFERENCE_FIELDS.values()] for record in rows.record]
-    values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
+    values = DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
     keys = ["comparison", "arm"]
@@ -312,7 +313,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     )
 
 
-def inference_finding(tables: Tables, bars: pd.DataFrame) -> str:
+def inference_finding(tables: Tables, bars: DataFrame) -> str:
     """Return how many times as fast each compared arm answers as its base, for one sample and
     for a batch.
     """

@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame, Series, isna
 
 from ..judge.axis import grouped
 from ..judge.bottleneck import find_bottleneck, remedies_of
@@ -103,19 +104,19 @@ def interactions(tables: Tables) -> Iterator[str]:
     for number, both in product(tables.charted.index, tables.arms):
         arms = [base, *(one for one in tables.arms if adds(both, one) and adds(one, base)), both]
         found = interaction(*(tables.runs(number, arm) for arm in arms)) if len(arms) == 4 else {}
-        for text in ratio_texts(pd.DataFrame([found])) if found else ():
+        for text in ratio_texts(DataFrame([found])) if found else ():
             first, second = map(tables.short, arms[1:3])
             title = tables.comparisons.title[number]
             yield plain(f"{title}: {second} gains {text} times as much with {first} as without it.")
 
 
-def cell_of(row: pd.Series) -> str:
+def cell_of(row: Series) -> str:
     """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where
     that does not tell its side of 1.
     """
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
-    if pd.isna(row.low):
+    if isna(row.low):
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
     digits = 1 if row.high >= 10 else 2  # seven columns fit
@@ -136,11 +137,11 @@ def tilde_of(row: Any) -> str:
     if row.outcome == FEW_HOSTS:
         sure = range_tells_side(row.lowest, row.highest, row.hosts)
     else:
-        sure = row.outcome in DIFFERENT or pd.isna(row.low) or not row.low <= 1 <= row.high
+        sure = row.outcome in DIFFERENT or isna(row.low) or not row.low <= 1 <= row.high
     return "" if sure else "~"
 
 
-def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
+def sure_finding(tables: Tables, ratios: DataFrame) -> str:
     """Return how wide the intervals are in each way, as the half of one, and how far machines
     differ.
     """
@@ -156,7 +157,7 @@ def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
     return ". ".join(said) or "No ratio has an interval, because each rests on few processes"
 
 
-def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
+def footnote(tables: Tables, ratios: DataFrame) -> str:
     """Return all cautions merged: what the numbers are, machines, order, correction, disturbed
     runs.
     """
@@ -246,7 +247,7 @@ def numbers_section(tables: Tables) -> Section:
         "task": bars.task,
         "run": bars.run.replace("", None),
         ", ".join(tables.axis.settings): bars.short,
-        "s per epoch": pd.Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
+        "s per epoch": Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
         f"over {tables.short(fair)}": texts(bars.ratio.where(bars.baseline == fair), "{:.2f}"),
         "GiB": texts(bars.gib, "{:.2f}"),
         "J per 1,000": texts(bars.joules),
@@ -357,7 +358,7 @@ def add_environment(section: Section, tables: Tables) -> None:
     by_device = grouped(records, device_name)
     columns = {name: environment_of(by_device[name]) for name in sorted(by_device)}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(pd.DataFrame(columns, titles).rename_axis("").reset_index())
+    section.table(DataFrame(columns, titles).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
@@ -369,7 +370,7 @@ def add_environment(section: Section, tables: Tables) -> None:
 
 def days_of(stamps: Iterable[str | None]) -> str:
     """Return the first and the last day of some times: "27 November 2026 to 28 November 2026"."""
-    first = pd.Series([str(one)[:10] for one in stamps], dtype=object)
+    first = Series([str(one)[:10] for one in stamps], dtype=object)
     days = pd.to_datetime(first, format="%Y-%m-%d", errors="coerce").dropna()
     return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
@@ -419,13 +420,13 @@ def tables_of(records: list[RunRecord]) -> Tables:
     flat.sort(key=lambda one: (one["status"] != "ok", ORDER.index(one["precision"])))
     mark_diverged(flat)
     tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
-    tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])
+    tables.trainings = DataFrame([training_row(one, 0) for one in flat])
     tables.comparisons = comparisons_of(tables.trainings)
     tables.ratios = ratios_of(tables)
     return tables
 
 
-def bars_in(tables: Tables) -> pd.DataFrame:
+def bars_in(tables: Tables) -> DataFrame:
     """Return the rows of bars_of(), without a ratio on the CPU and for runs that did not train."""
     bars = bars_of(tables)
     bars.index = bars.precision.to_list()
@@ -434,7 +435,7 @@ def bars_in(tables: Tables) -> pd.DataFrame:
     return bars.astype(dict.fromkeys(numbers, float))
 
 
-def results_table(records: list[RunRecord]) -> pd.DataFrame:
+def results_table(records: list[RunRecord]) -> DataFrame:
     """Return the result as texts, a row per precision: a gap is empty, and a column of gaps is
     left out.
     """
@@ -443,7 +444,7 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     sizes = {one["precision"]: one["batch_size_used"] for one in reversed(tables.trainings.record)}
     metric = next((record.metric_name for record in records if record.metric_name), "metric")
     columns = {
-        "batch": pd.Series(sizes, dtype=float).map("{:,.0f}".format),
+        "batch": Series(sizes, dtype=float).map("{:,.0f}".format),
         "seconds per epoch": bars.seconds.map(short),
         f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map(
             "{:.2f}".format
@@ -453,7 +454,7 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     }
     if columns["batch"].nunique() == 1:
         del columns["batch"]
-    table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
+    table = DataFrame(columns).loc[bars.index].replace("nan", "")
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
@@ -558,7 +559,7 @@ def show_text(text: str) -> None:
         print(textwrap.fill(text, LINE_LENGTH))
 
 
-def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
+def pictures_of(rows: DataFrame) -> tuple[list[Figure], str]:
     """Return the bars of seconds and of memory, closed, because else a notebook shows them again,
     and what they are.
     """

@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame, Series
 
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
@@ -73,9 +74,9 @@ class Table:
     links: list[str] | None = None
     sortable: bool = False
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> DataFrame:
         """Return the rows as texts and numbers: whole numbers stay whole."""
-        return pd.DataFrame(self.rows, dtype=object).where(lambda cells: cells.notna(), "-")
+        return DataFrame(self.rows, dtype=object).where(lambda cells: cells.notna(), "-")
 
     def html(self) -> str:
         """Return the table as HTML. Columns that hold numbers are aligned to the right."""
@@ -111,19 +112,19 @@ def texts(column: Iterable, form: str = "") -> list[str | None]:
     return [None if pd.isna(value) else write(value).replace("-", "−") for value in column]
 
 
-def spans(values: pd.Series, names: pd.Series, form: str = "{}", unit: str = "") -> str:
+def spans(values: Series, names: Series, form: str = "{}", unit: str = "") -> str:
     """Return "eager 1 to 2%, CUDA graph 3%": the span of the values of each name, in order."""
     parts = values.groupby(names, sort=False)
     return ", ".join(f"{name} {span(list(part), form)}{unit}" for name, part in parts)
 
 
-def ratio_texts(rows: pd.DataFrame) -> list[str | None]:
+def ratio_texts(rows: DataFrame) -> list[str | None]:
     """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, None where there
     is no ratio.
     """
     found = rows[["ratio", "low", "high"]].astype(float)
     limits = [" ({:.2f}–{:.2f})".format(*one) for one in found[["low", "high"]].to_numpy()]
-    ends = pd.Series(limits, rows.index).where(found.low.notna(), "")
+    ends = Series(limits, rows.index).where(found.low.notna(), "")
     return list(found.ratio.map("{:.2f}".format).add(ends).where(found.ratio.notna(), None))
 
 
@@ -230,7 +231,7 @@ class Section:
 
         A column of gaps is left out, and one of `common` with one value stands in its caption.
         """
-        frame = pd.DataFrame(columns, dtype=object).dropna(axis=1, how="all")
+        frame = DataFrame(columns, dtype=object).dropna(axis=1, how="all")
         same = [
             name for name in common if name in frame and frame[name].nunique() == 1 < len(frame)
         ]

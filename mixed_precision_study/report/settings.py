@@ -10,6 +10,7 @@ from itertools import product
 
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from ..judge.axis import Axis, arm_named
 from ..judge.divergence import skipped_fraction
@@ -54,7 +55,7 @@ ADDED = {
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
-def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
+def ladder_of(tables: Tables, family: DataFrame) -> Iterator[tuple[str, int, str]]:
     """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is
     another training.
     """
@@ -79,7 +80,7 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
             yield step["label"], *found
 
 
-def ladder_steps(tables: Tables) -> pd.DataFrame:
+def ladder_steps(tables: Tables) -> DataFrame:
     """Return the bars_of() each step of all ladders:
 
     `ratio` is over the first, `gain_...` over the one before.
@@ -101,10 +102,10 @@ def ladder_steps(tables: Tables) -> pd.DataFrame:
                 row |= {f"{prefix}{name}": found.get(name) for name in LIMITS}
             first, before = first or own, own or before
             rows.append(row)
-    return pd.DataFrame(rows)
+    return DataFrame(rows)
 
 
-def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
+def ladder_rows(steps: DataFrame) -> DataFrame:
     """Return the rows of dots() of the steps that ended well: over the first step, and over the
     one before in words.
     """
@@ -123,7 +124,7 @@ def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
+def way_rows(ways: DataFrame) -> DataFrame:
     """Return the rows of dots() of ways that differ in one setting: each over the way without it,
     which stands behind it, because a long name is cut at its end.
     """
@@ -139,7 +140,7 @@ def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
     return drawn_as(rows, list(ways.name.unique()))
 
 
-def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
+def ways_of(tables: Tables, steps: DataFrame) -> DataFrame:
     """Return what compared() says of `after` over `before`, unless they are a ladder's steps."""
     climbed = set(zip(steps.comparison, steps.arm, strict=True)) if len(steps) else set()
     rows = []
@@ -151,7 +152,7 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
             row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
             rows.append(row | found | tables.looks.loc[arm].to_dict())
-    ways = pd.DataFrame(rows)
+    ways = DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(ways):
@@ -175,7 +176,7 @@ def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
                     yield known[base], after, arm, added
 
 
-def ways_finding(ways: pd.DataFrame) -> str:
+def ways_finding(ways: DataFrame) -> str:
     """Return what each setting gains over all models and arms, from least to most."""
     gains = spans(ways.ratio, ways.added, "{:.2f}")
     return f"Times as fast with one setting added: {gains}"
@@ -269,7 +270,7 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
     return (axis, value, model) if axis and isinstance(value, int) else None
 
 
-def families_of(tables: Tables) -> list[pd.DataFrame]:
+def families_of(tables: Tables) -> list[DataFrame]:
     """Return the parts of `comparisons` that grow over three sizes or more, in order, with `axis`,
     `size` and `family`.
 
@@ -341,7 +342,7 @@ def judge_loss(own: Runs, base: Runs) -> dict | None:
     }
 
 
-def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
+def pairs_of(tables: Tables, family: DataFrame) -> DataFrame:
     """Return a row for each size, arm and simpler arm (`base`), of whose memory and energy it has
     shares.
 
@@ -368,10 +369,10 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
         ]
         losses = [found | {"loss_comparison": one} for one, found in judged if found]
         rows.append(row | max(losses, key=lambda one: one["certain"], default={}))
-    return pd.DataFrame(rows)
+    return DataFrame(rows)
 
 
-def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
+def lines_of(tables: Tables, family: DataFrame) -> DataFrame:
     """Return the bars_of() a family that have a ratio over TF32, or fp32 where there is none,
     with their `size`.
     """
@@ -380,7 +381,7 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
-def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
+def draw_lines(rows: DataFrame, looks: DataFrame, label: str) -> Figure:
     """Draw ratios over the size, a line for each arm in `looks`; dashed where a point has no
     interval.
     """
@@ -402,7 +403,7 @@ def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
     return figure
 
 
-def growth_finding(pairs: pd.DataFrame) -> str:
+def growth_finding(pairs: DataFrame) -> str:
     """Return from which size of each family on its arm is faster, or nothing where nothing is
     judged.
     """
@@ -414,7 +415,7 @@ def growth_finding(pairs: pd.DataFrame) -> str:
     return f"Compared with {base}, {own} is faster {', '.join(claims)}"
 
 
-def faster_from(family: pd.DataFrame) -> str:
+def faster_from(family: DataFrame) -> str:
     """Return at which sizes an arm is faster; only where it is at all larger ones it is "from"."""
     sizes = [SIZES[family.axis.iloc[0]].format(size) for size in family["size"]]
     faster = list(family.outcome.isin((FASTER, LITTLE_FASTER)))
@@ -439,7 +440,7 @@ def growth_section(tables: Tables) -> Section:
     return section
 
 
-def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -> None:
+def add_growth(section: Section, tables: Tables, families: list[DataFrame]) -> None:
     """Add a panel for each family, one more for fp8 over bf16, and the table.
 
     The title is the finding.
@@ -480,19 +481,19 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     section.table(cells, "Every size in numbers")
 
 
-def families_as_arms(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def families_as_arms(pairs: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the rows and the looks of draw_lines() for one precision, with a line for each
     family.
     """
     families = pairs.family.unique()
     names = [family.split()[0] for family in families]
     colours = [INK, SOFT, *COLOURS.values()][: len(families)]
-    looks = pd.DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
+    looks = DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
     return pairs.assign(arm=pairs.family, family=f"{own} over {base}\n"), looks
 
 
-def largest_of(tables: Tables) -> pd.DataFrame:
+def largest_of(tables: Tables) -> DataFrame:
     """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest
     that was `too_large`.
     """

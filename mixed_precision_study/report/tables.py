@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+from pandas import DataFrame, Series
 
 from ..judge.arms import compared, peak_gib
 from ..judge.axis import PRECISION, PRECISIONS, Axis, grouped
@@ -87,9 +87,9 @@ TABLE_COLUMNS = {  # of the tables, also where they have no row
 }
 
 
-def empty(name: str) -> pd.DataFrame:
+def empty(name: str) -> DataFrame:
     """Return one of the tables without a row."""
-    return pd.DataFrame(columns=TABLE_COLUMNS[name])
+    return DataFrame(columns=TABLE_COLUMNS[name])
 
 
 @dataclass
@@ -115,10 +115,10 @@ class Tables:
     description: str = ""
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     axis: Axis = PRECISIONS  # what it compares
-    trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    comparisons: pd.DataFrame = field(default_factory=partial(empty, "comparisons"))
-    ratios: pd.DataFrame = field(default_factory=partial(empty, "ratios"))
-    quality: pd.DataFrame = field(default_factory=partial(empty, "quality"))
+    trainings: DataFrame = field(default_factory=DataFrame)
+    comparisons: DataFrame = field(default_factory=partial(empty, "comparisons"))
+    ratios: DataFrame = field(default_factory=partial(empty, "ratios"))
+    quality: DataFrame = field(default_factory=partial(empty, "quality"))
     # (path, reason) of records that are not used
     left_out: LeftOut = field(default_factory=list)
     # records of other code than the newest of their notebook
@@ -126,7 +126,7 @@ class Tables:
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
     @cached_property
-    def looks(self) -> pd.DataFrame:
+    def looks(self) -> DataFrame:
         """`short` name, `colour`, `mark` and `place` of each arm, in the order of every table and
         chart: bases come first.
         """
@@ -141,7 +141,7 @@ class Tables:
             if not look or look in taken:  # another arm of this precision
                 look = free[place % len(free)]
             taken.append(look)
-        table = pd.DataFrame(taken, arms, ["colour", "mark"])
+        table = DataFrame(taken, arms, ["colour", "mark"])
         return table.assign(short=[self.short(arm) for arm in arms], place=range(len(arms)))
 
     @property
@@ -205,7 +205,7 @@ class Tables:
         return grouped(rows, itemgetter("comparison", "arm"))
 
     @cached_property
-    def bars(self) -> pd.DataFrame:
+    def bars(self) -> DataFrame:
         """The rows of bars_of() for all comparisons, made once, as five sections ask."""
         keys = ["comparison", "arm"]
         rows = self.trainings[(self.trainings.comparison >= 0) & ~self.trainings.explains]
@@ -229,7 +229,7 @@ class Tables:
         found["model"] = found.comparison.map(self.comparisons["name"])
         found = found.join(self.comparisons[["task", "way", "run"]], on="comparison")
         bases = [self.base_in(number) for number in found.comparison]
-        found["base"] = pd.Series(bases, found.index, dtype=object)
+        found["base"] = Series(bases, found.index, dtype=object)
         names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
         ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
         found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
@@ -258,7 +258,7 @@ class Tables:
         return {}
 
     @property
-    def charted(self) -> pd.DataFrame:
+    def charted(self) -> DataFrame:
         """The comparisons of several arms, or all where none has them."""
         several = self.comparisons[self.comparisons.arms > 1]
         return several if len(several) else self.comparisons
@@ -269,7 +269,7 @@ class Tables:
         """
         if self.trainings.empty:
             return {}
-        flat = pd.DataFrame(
+        flat = DataFrame(
             [flattened(record) for record in self.trainings.record], index=self.trainings.index
         )
         flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
@@ -332,9 +332,7 @@ def read_tables(
     tables.left_out, tables.other_code = left_out + more_left_out, others
     tables.on_cpu = all(record["device_type"] == "cpu" for record in used)
     numbers = group(used, study.show, axis)
-    tables.trainings = pd.DataFrame(
-        [training_row(record, number, axis) for record, number in numbers]
-    )
+    tables.trainings = DataFrame([training_row(record, number, axis) for record, number in numbers])
     tables.comparisons = comparisons_of(tables.trainings, axis)
     tables.ratios = ratios_of(tables)
     tables.quality = quality_of(tables)
@@ -458,7 +456,7 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     }
 
 
-def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataFrame:
+def comparisons_of(trainings: DataFrame, axis: Axis = PRECISIONS) -> DataFrame:
     """Return the table `comparisons`, with names for people and a title that no other comparison
     has.
     """
@@ -491,7 +489,7 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
         parts = [row["way"], row["more"], row["device"] if devices else ""]
         row["run"] = ", ".join(filter(None, parts))
         row["title"] = " · ".join(filter(None, [row["name"], row["task"], *parts]))
-    return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
+    return DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
 def varied_in(several: list[dict]) -> set[str]:
@@ -520,7 +518,7 @@ def device_name(record: dict) -> str:
     return name.partition(" HBM")[0]
 
 
-def ratios_of(tables: Tables) -> pd.DataFrame:
+def ratios_of(tables: Tables) -> DataFrame:
     """Return the table `ratios`, written as ratios.csv: what compared() says, and these keys.
 
     comparison: number of the set of runs in which only the arm, the seed and the repetition differ
@@ -547,15 +545,15 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
             rows.append(row | found | {"test": id(found)})
     if not rows:
         return empty("ratios")
-    table = pd.DataFrame(rows)
+    table = DataFrame(rows)
     tests = table.drop_duplicates("test").set_index("test").p
     table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)
     return table[TABLE_COLUMNS["ratios"]]
 
 
-def corrected(p_values: pd.Series) -> pd.Series:
+def corrected(p_values: Series) -> Series:
     """Return of each p value whether it stands among many others; true where it is unknown."""
-    stands = pd.Series(True, p_values.index)
+    stands = Series(True, p_values.index)
     known = p_values.dropna()
     if len(known) > MANY_RATIOS:
         stands[known.index] = stand_together(list(known))
@@ -577,7 +575,7 @@ def note_graph_gains(tables: Tables) -> None:
                     run["graph_gain"] = Finding("gain", values=gain)
 
 
-def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
+def alike(comparisons: DataFrame, *settings: str) -> Iterable[tuple[Any, DataFrame]]:
     """Return the comparisons in groups that are equal in all settings but these."""
     if comparisons.empty:
         return []
@@ -585,10 +583,10 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
         json.dumps({name: value for name, value in one.items() if name not in settings})
         for one in comparisons.settings
     ]
-    return comparisons.groupby(pd.Series(keys, comparisons.index), sort=False)
+    return comparisons.groupby(Series(keys, comparisons.index), sort=False)
 
 
-def quality_of(tables: Tables) -> pd.DataFrame:
+def quality_of(tables: Tables) -> DataFrame:
     """Return the table `quality`: quality_difference() over the first base, and these keys.
 
     diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the
@@ -613,10 +611,10 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             usable = found["outcome"] in AS_GOOD and has_learned(own)
         key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
         rows.append(key | found | {"diverged": diverged, "usable": usable})
-    return pd.DataFrame(rows, columns=TABLE_COLUMNS["quality"])
+    return DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
-def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
+def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> DataFrame:
     """Return a row for each arm of some comparisons, in their order: seconds, GiB, status, ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and
@@ -633,7 +631,7 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     )
 
 
-def stands_out(bars: pd.DataFrame) -> pd.Series:
+def stands_out(bars: DataFrame) -> Series:
     """Return of each bar whether its ratio is above those of all other arms of its comparison, with
     intervals that do not overlap.
     """
@@ -661,7 +659,7 @@ def flattened(record: dict) -> dict:
     return row
 
 
-def csv_of(table: pd.DataFrame) -> bytes:
+def csv_of(table: DataFrame) -> bytes:
     """Return a table as CSV.
 
     A text that a spreadsheet would run as a formula begins with an apostrophe.
