@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
 from .experiment import FROZEN, Experiment, Metric, preflight
 from .parameters import UserError, own_parameters, planned
@@ -77,7 +78,7 @@ def apart(function: Callable) -> Callable:
 @apart
 def compare(
     name: str,
-    make_model: Callable[[], torch.nn.Module],
+    make_model: Callable[[], nn.Module],
     batches: Iterable,
     compute_loss: Callable,
     *,
@@ -258,7 +259,7 @@ def check_functions(functions: dict, clip: float) -> None:
     for name, function in functions.items():
         if function is not None:
             arguments_of(name, function)
-    if isinstance(functions["make_model"], torch.nn.Module):
+    if isinstance(functions["make_model"], nn.Module):
         raise UserError(
             "make_model must be a function that returns a new model, "
             "because each precision begins with one."
@@ -301,12 +302,12 @@ def loss_of(compute_loss: Callable) -> Callable:
         )
 
     @functools.wraps(compute_loss, assigned=(), updated=())
-    def loss_and_hidden(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
+    def loss_and_hidden(model: nn.Module, batch: Any, hidden: Any) -> tuple:
         given = (model, batch, hidden)[:number]
         returned = compute_loss(*given)
         pair = returned if number == 3 else (returned, None)
         loss: Any = pair[0] if isinstance(pair, tuple) and len(pair) == 2 else None
-        is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
+        is_scalar = isinstance(loss, Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
                 f"compute_loss returned {type_in_words(returned)}; it must return the mean loss, "
@@ -321,7 +322,7 @@ def loss_of(compute_loss: Callable) -> Callable:
 
 def type_in_words(value: Any) -> str:
     """Return what a value is, in a few words."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"
 
@@ -330,9 +331,9 @@ def new_models(make_model: Callable) -> Callable:
     """Return the reader's function, which stops with a sentence where it returns no new model."""
     made: Any = weakref.WeakSet()
 
-    def new_model() -> torch.nn.Module:
+    def new_model() -> nn.Module:
         model = make_model()
-        if not isinstance(model, torch.nn.Module) or model in made:
+        if not isinstance(model, nn.Module) or model in made:
             raise UserError(
                 f"make_model returned {type_in_words(model)}; it must return a torch.nn.Module, "
                 "and never one twice."
@@ -353,7 +354,7 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
             model = make_model()
             check_model(model)
             data.seeds_gpu = not any(
-                isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules()
+                isinstance(part, nn.RNNBase) and part.dropout for part in model.modules()
             )
             make_optimizer = functions["make_optimizer"] or torch.optim.SGD
             optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
@@ -365,9 +366,9 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
         return None
 
 
-def check_model(model: torch.nn.Module) -> None:
+def check_model(model: nn.Module) -> None:
     """Raise UserError where a model has no shapes yet; print which part is in evaluation mode."""
-    if any(map(torch.nn.parameter.is_lazy, model.parameters())):
+    if any(map(nn.parameter.is_lazy, model.parameters())):
         raise UserError(
             "make_model returned lazy modules; call the model there on a batch, to give it shapes."
         )

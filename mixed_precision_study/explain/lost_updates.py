@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..store.record import RunRecord
 from ..tasks.batches import mapped
@@ -12,7 +13,7 @@ from ..train.device_optimizer import DeviceAdamW, DeviceOptimizer
 from ..train.precision import PRECISIONS
 
 
-def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
+def exact_copy(optimizer: Any, copies: dict[Tensor, Tensor]) -> Any:
     """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its
     weights.
     """

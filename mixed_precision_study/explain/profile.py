@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry
@@ -153,7 +154,7 @@ def conv_backward_flops(*args: Any, **_: Any) -> int:
     )
 
 
-def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
+def rnn_flops(words: Tensor, weights: list[Tensor], *_: Any, **__: Any) -> int:
     """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and
     column of the batch.
     """
@@ -172,7 +173,7 @@ FORMULAS = {
 }
 
 
-def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
+def misaligned(operation: Any, tensors: list[Tensor]) -> bool:
     """Return whether a matmul, convolution or RNN has sizes that are not multiples of 8, which slow
     Tensor Cores down.
 
@@ -186,7 +187,7 @@ def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
     return any(size % 8 for weight in weights for size in weight.shape[:2] if size > 1)
 
 
-def weights_of(operation: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def weights_of(operation: Any, tensors: list[Tensor]) -> list[Tensor]:
     """Return the kernel of a convolution, or else the matrices."""
     if "convolution" in str(operation):
         kernels = [tensor for tensor in tensors if tensor.dim() == 4]
@@ -195,8 +196,8 @@ def weights_of(operation: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor
     return [tensor for tensor in tensors if tensor.dim() == 2]
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+def tensors_in(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def returns_view(operation: Any) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import torch
+from torch import nn
 
 from ..parameters import Precision, Unsupported, UserError
 from ..store.variables import BLOCKING_ENV
@@ -27,8 +28,8 @@ def check_fp16(device: torch.device) -> str:
     generator = torch.Generator(device).manual_seed(0)
     image = torch.randn(7, 64, 32, 32, generator=generator, device=device)
     weight = torch.randn(64, 64, 3, 3, generator=generator, device=device)
-    exact = torch.nn.functional.conv2d(image, weight, padding=1)
-    half = torch.nn.functional.conv2d(image.half(), weight.half(), padding=1).float()
+    exact = nn.functional.conv2d(image, weight, padding=1)
+    half = nn.functional.conv2d(image.half(), weight.half(), padding=1).float()
     error = ((half - exact).norm() / exact.norm()).item()
     return (
         "passed"

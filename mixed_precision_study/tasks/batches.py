@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 Batch = Any  # a tuple of tensors, or the nest of a reader's own data
@@ -32,7 +33,7 @@ def mapped(
 
     is_plain = isinstance(value, dict | UserDict)
     moves_itself = isinstance(value, Mapping) and not is_plain and hasattr(value, "to")
-    if isinstance(value, torch.Tensor | torch.Size) or moves_itself or is_leaf(value):
+    if isinstance(value, Tensor | torch.Size) or moves_itself or is_leaf(value):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
@@ -84,7 +85,7 @@ def fingerprint_of(*parts: Any) -> str:
     """
     digest = hashlib.sha256()
     for part in parts:
-        if not isinstance(part, torch.Tensor):
+        if not isinstance(part, Tensor):
             digest.update(f"{part!r};".encode())
             continue
         digest.update(f"{tuple(part.shape)} {part.dtype};".encode())

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .batches import Batches
 from .download import announced, found_or_made_up
@@ -36,7 +37,7 @@ class ByteText(Text):
     next tokens), both int64 (size, context).
     """
 
-    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Batches:
+    def segments(self, columns: Tensor, most: int = 0, joined: int = 1) -> Batches:
         """Yield windows of one length, which are never joined, because a GPT reads no more."""
         for tokens, next_tokens in super().segments(columns, most):
             yield tokens.t(), next_tokens.t()
@@ -48,7 +49,7 @@ class ByteText(Text):
         return iter(batches)
 
 
-def as_tokens(path: Path) -> torch.Tensor:
+def as_tokens(path: Path) -> Tensor:
     content = path.read_bytes().replace(b"\r\n", b"\n")
     return torch.tensor(bytearray(content), dtype=torch.uint8).long()
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torchvision
 from PIL import Image, ImageOps
+from torch import nn
 from torchvision.transforms import v2
 
 from ..parameters import UserError
@@ -83,7 +84,7 @@ class Cifar(ImageData):
         self.eval_samples = len(test[0])
         self.mean, self.std = torch.tensor([MEAN, STD], device=device).view(2, 3, 1, 1)
         if settings.loader == "gpu":
-            self.padded = torch.nn.functional.pad(self.images.to(device), [self.padding] * 4)
+            self.padded = nn.functional.pad(self.images.to(device), [self.padding] * 4)
             self.train_labels = self.labels.to(device)
         self.augment = v2.Compose(
             [v2.RandomCrop(self.side, padding=self.padding), v2.RandomHorizontalFlip()]
@@ -229,7 +230,7 @@ def made_up_images(device: torch.device) -> tuple:
     CPU only a few.
     """
     patterns = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    patterns = torch.nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
+    patterns = nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
     generator = torch.Generator().manual_seed(0)
     parts = []
     for count in CIFAR_COUNTS if device.type == "cuda" else (2_000, 500):

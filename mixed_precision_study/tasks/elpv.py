@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 from torchvision.transforms import v2
 
 from ..measure.packages import require_packages
@@ -98,7 +99,7 @@ class NumberedImages(ImageData):
             (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
         )
 
-    def stored_batches(self, places: torch.Tensor, size: int) -> Batches:
+    def stored_batches(self, places: Tensor, size: int) -> Batches:
         pixels, labels, *_ = self.on_device
         return ((pixels[chosen], labels[chosen]) for chosen in places.split(size))
 
@@ -174,7 +175,7 @@ def image_files(
     "L".
     """
 
-    def read(index: int) -> torch.Tensor:
+    def read(index: int) -> Tensor:
         pixels = torch.from_numpy(np.array(decoded(paths[index], mode)))
         pixels = pixels.permute(2, 0, 1) if mode == "RGB" else pixels[None]
         return v2.functional.resize(pixels, list(size), antialias=True)
@@ -190,7 +191,7 @@ def made_up_cells(size: tuple[int, int], device: torch.device) -> tuple:
         2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0)
     )
 
-    def read(index: int) -> torch.Tensor:
+    def read(index: int) -> Tensor:
         noise = torch.rand(1, *size, generator=torch.Generator().manual_seed(index))
         return ((0.5 * labels[index] + 0.5 * noise) * 255).to(torch.uint8)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 from torchvision.transforms.functional import to_pil_image
 from torchvision.utils import make_grid
@@ -46,7 +47,7 @@ def title_of(model: str, image_size: int = 0) -> str:
     return model
 
 
-def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> torch.nn.Module:
+def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> nn.Module:
     """Return a model of timm with new weights, for images of this size: pixels, or (height, width).
 
     For 32 pixels ResNet-18 to 152 and DPNs begin with a 3 x 3 convolution of stride 1 and without
@@ -63,17 +64,17 @@ def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> 
         network = timm.create_model(name, **options)
     if image_size == SMALL and re.fullmatch("resnet(18|34|50|101|152)", name):
         network.conv1 = small_stem(64)
-        network.maxpool = torch.nn.Identity()
+        network.maxpool = nn.Identity()
     elif image_size == SMALL and isinstance(network, timm.models.dpn.DPN):
         first = network.features.conv1_1
         first.conv = small_stem(first.conv.out_channels)
-        network.features.conv1_pool = torch.nn.Identity()
+        network.features.conv1_pool = nn.Identity()
     return network
 
 
-def small_stem(channels: int) -> torch.nn.Conv2d:
-    convolution = torch.nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
-    torch.nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+def small_stem(channels: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return convolution
 
 
@@ -133,7 +134,7 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
         )
 
 
-def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
+def decode_all(read: Callable[[int], Any], count: int) -> Tensor:
     """Return the images read(0) to read(count - 1) as one tensor (count, ...), read under a
     progress bar.
 
@@ -180,22 +181,22 @@ class ImageData(TrainingData):
     std: Any
     gpu_batches: Callable[..., Batches]  # (generator, type, size): of an epoch, normalised
     held_out_batches: Callable[..., Batches]  # (size): of uint8 images
-    take: Callable[[int], torch.Tensor]
-    labels: torch.Tensor
-    training: torch.Tensor  # indices of the images to train on
+    take: Callable[[int], Tensor]
+    labels: Tensor
+    training: Tensor  # indices of the images to train on
 
     def __init__(self, settings: Any, device: torch.device, source: str, used: str):
         self.settings = settings
         self.device = device
         self.source, self.used = source, used
 
-    def normalise(self, images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def normalise(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return uint8 images as floats of about mean 0 and deviation 1, with three channels, in
         size and layout.
         """
         images = (images - self.mean) / self.std
         if images.shape[-2:] != self.image_size:
-            images = torch.nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
+            images = nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return images.to(dtype).expand(-1, 3, -1, -1).contiguous(memory_format=layout)
 
@@ -227,13 +228,13 @@ class ImageData(TrainingData):
         batches = itertools.islice(self.held_out_batches(size), self.settings.max_steps or None)
         return self.normalised(batches, dtype)
 
-    def worker_batches(self, indices: torch.Tensor, size: int, **options: Any) -> Batches:
+    def worker_batches(self, indices: Tensor, size: int, **options: Any) -> Batches:
         """Yield the uint8 batches of an ordinary DataLoader.
 
         Its workers are forked; without fork there are none.
         """
 
-        def collate(chosen: list[int]) -> list[torch.Tensor]:
+        def collate(chosen: list[int]) -> list[Tensor]:
             return default_collate([(self.take(index), self.labels[index]) for index in chosen])
 
         if self.settings.num_workers and hasattr(os, "fork"):

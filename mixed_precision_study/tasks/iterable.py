@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy
 import torch
+from torch import Tensor
 
 from ..parameters import Failed, UserError
 from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
 # what tells one batch from another
-TOLD = torch.Tensor | str | bytes | bool | tuple
+TOLD = Tensor | str | bytes | bool | tuple
 # How likely a size is the number of samples: a first dimension of a tensor outside lists, the
 # length of a list of tensors, a first dimension within lists, and any other size.
 OUTSIDE_LISTS, OF_TENSORS, IN_LISTS, OTHERS = range(4)
@@ -98,13 +99,13 @@ class IterableData(TrainingData):
         self.train_samples = sum(self.sizes)
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
 
-    def first_epoch(self) -> list[torch.Tensor]:
+    def first_epoch(self) -> list[Tensor]:
         """Read an epoch, which counts and hashes its steps, and return the tensors of the first."""
         tensors: list = []
         try:
             for step in self.read(0):
                 parts = parts_of(step, "batch", is_numbers)
-                tensors = tensors or [leaf for _, leaf in parts if isinstance(leaf, torch.Tensor)]
+                tensors = tensors or [leaf for _, leaf in parts if isinstance(leaf, Tensor)]
                 told = [part for part in parts if isinstance(part[1], TOLD)]
                 self.steps_hashed.append(fingerprint_of(*itertools.chain(*told)))
         except RecursionError:
@@ -202,7 +203,7 @@ class IterableData(TrainingData):
         leaf = as_tensor(leaf)
         if self.device is None or not hasattr(leaf, "to"):
             return leaf
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, Tensor):
             return leaf.to(self.device, non_blocking=True, copy=True)
         return copy.deepcopy(leaf).to(self.device)
 
@@ -286,7 +287,7 @@ def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
     parts = []
     for place, leaf in leaves_of(value, path, is_leaf):
-        if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor):
+        if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, Tensor):
             parts += parts_of(vars(leaf), place, is_leaf)
         else:
             parts.append((place, leaf))
@@ -302,14 +303,14 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     """
     sizes = {}
     if isinstance(batch, list):
-        of_tensors = isinstance(next(iter(batch), None), torch.Tensor | tuple)
+        of_tensors = isinstance(next(iter(batch), None), Tensor | tuple)
         likely = of_tensors or rank == OUTSIDE_LISTS
         sizes[path, 0] = OF_TENSORS if likely else OTHERS, len(batch)
     inner = parts_of(batch, path, lambda part: isinstance(part, list) and part is not batch)
     for place, part in inner:
         if isinstance(part, list):
             sizes |= sizes_in(part, place, IN_LISTS)
-        if isinstance(part, torch.Tensor):
+        if isinstance(part, Tensor):
             sizes[place, part.dtype] = OTHERS, min(1, part.numel())
             if part.is_nested:
                 raise UserError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from torch import Tensor
 
 from ..parameters import UserError
 from ..store.files import written_whole
@@ -80,7 +81,7 @@ class Text(TrainingData):
         counts = torch.bincount(self.train, minlength=len(self.vocabulary)).double() + 1
         return perplexity(-(counts / counts.sum()).log()[self.valid].mean().item())
 
-    def in_columns(self, words: torch.Tensor, columns: int) -> torch.Tensor:
+    def in_columns(self, words: Tensor, columns: int) -> Tensor:
         """Return the text (N,) as (N // columns, columns) on the device, without the words left
         over.
         """
@@ -98,7 +99,7 @@ class Text(TrainingData):
             .to(self.device)
         )
 
-    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Batches:
+    def segments(self, columns: Tensor, most: int = 0, joined: int = 1) -> Batches:
         """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last
         one is left out.
 
@@ -125,7 +126,7 @@ class Text(TrainingData):
             self.train_columns = {size: self.in_columns(self.train, size)}
         return self.segments(self.train_columns[size], self.settings.max_steps)
 
-    def held_out(self, columns: torch.Tensor, size: int) -> Batches:
+    def held_out(self, columns: Tensor, size: int) -> Batches:
         """Return the segments of a held-out text, at most max_steps of them, several joined as one
         batch.
 
