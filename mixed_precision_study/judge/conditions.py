@@ -10,8 +10,13 @@ CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another cond
 POWER_CAP = "power cap"  # reached by the work itself, so it is part of what a precision costs
 # fields of a record in which two runs may differ; each is the code of that difference
 SOFTWARE = (
-    *("torch_version", "cuda_version", "cudnn_version", "driver_version", "timm_version"),
-    *("package_version", "code_hash"),
+    "torch_version",
+    "cuda_version",
+    "cudnn_version",
+    "driver_version",
+    "timm_version",
+    "package_version",
+    "code_hash",
 )
 HOST = ("host_id", "host_cpu", "host_cores")
 KNOWN_OF_ONE = {"forked": "kernel_forked", "one_clock": "sm_clock_mhz_median"}  # {code: field}

@@ -33,8 +33,21 @@ SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the in
 # None where there are too few processes
 INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")
 FIELDS = (  # of a ratio, see paired_ratio()
-    *("ratio", *INTERVAL_FIELDS, "processes", "hosts", "lowest", "highest", "seeds", "seconds"),
-    *("median_ratio", "apart", "differences", "unlike", "one_order", "untrained", "lost"),
+    "ratio",
+    *INTERVAL_FIELDS,
+    "processes",
+    "hosts",
+    "lowest",
+    "highest",
+    "seeds",
+    "seconds",
+    "median_ratio",
+    "apart",
+    "differences",
+    "unlike",
+    "one_order",
+    "untrained",
+    "lost",
 )
 
 

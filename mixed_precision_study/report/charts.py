@@ -26,7 +26,7 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
 from pandas import DataFrame
 
-from .words import plain, short
+from .words import outcome_words, plain, short
 
 # the page sets them anew for its dark mode
 INK, SOFT, LINE, GROUND, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#e8ebef", "#ffffff"
@@ -44,13 +44,6 @@ ROW = 3 * PANEL + 2 * GAP
 DOTS = 120  # per inch of a PNG
 COLOURS_OF_A_PNG = 64  # more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
-STATUS = {
-    "oom": "out of memory",
-    "diverged": "did not learn",
-    "unsupported": "not supported",
-    "killed": "was killed",
-    "timeout": "timed out",
-}
 STYLE = "mixed_precision_study.report.charts"  # charts.mplstyle beside this file
 
 
@@ -360,7 +353,7 @@ def draw_bars(rows: DataFrame, parts: dict[str, str] | None = None) -> Figure:
 
 def second_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the seconds of some bars_of(): what failed says so."""
-    ended = rows.status.map(lambda status: STATUS.get(status, status))
+    ended = rows.status.map(outcome_words)
     lasted = rows.seconds.astype(float)
     spread = rows.seconds_high > rows.seconds_low
     return rows.assign(

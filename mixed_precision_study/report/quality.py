@@ -15,7 +15,7 @@ from ..store.record import Runs
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
 from .section import Section
 from .tables import Tables
-from .words import METRICS, count, listed, outcome_words, plain, short, span
+from .words import count, listed, outcome_words, plain, short, span
 
 ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp32 over equal seeds.
 *Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its
@@ -74,7 +74,7 @@ def row_of(case: dict) -> dict[str, str]:
     return {
         "training": case["label"],
         "arm": case["short"],
-        "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
+        "metric": f"{case['metric'].replace('_', ' ')} ({case['better']} is better)",
         "difference (90% interval)": f"{mean}{unit}{interval}",
         "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),

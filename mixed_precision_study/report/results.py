@@ -25,7 +25,7 @@ from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES, interaction
 from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, range_tells_side
 from ..store.record import DISTURBED, RunRecord, Runs, flat_record
-from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
+from .charts import chart_style, draw_bars, memory_bars, picture_of, second_bars
 from .section import Section, Sentence, ratio_texts, spans, texts
 from .tables import (
     Tables,
@@ -38,13 +38,13 @@ from .tables import (
     training_row,
 )
 from .words import (
-    METRICS,
     ORDER,
     SOFTWARE_AND_HOST,
     count,
     in_way,
     listed,
     model_name,
+    outcome_words,
     plain,
     precision_name,
     said,
@@ -252,7 +252,7 @@ def numbers_section(tables: Tables) -> Section:
         "GiB": texts(bars.gib, "{:.2f}"),
         "J per 1,000": texts(bars.joules),
         "metric": texts(bars.metric),
-        "of": bars.comparison.map(metrics).replace({**METRICS, "mean_absolute_error": "MAE"}),
+        "of": bars.comparison.map(metrics).replace("mean_absolute_error", "MAE"),
         "GPU idle": texts(bars.idle, "{:.0%}"),
         "runs": bars.runs,
     }
@@ -450,7 +450,7 @@ def results_table(records: list[RunRecord]) -> DataFrame:
             "{:.2f}".format
         ),
         "memory, GiB": bars.gib.map("{:.2f}".format),
-        METRICS.get(metric, metric.replace("_", " ")): bars.metric.map("{:.4g}".format),
+        metric.replace("_", " "): bars.metric.map("{:.4g}".format),
     }
     if columns["batch"].nunique() == 1:
         del columns["batch"]
@@ -466,7 +466,7 @@ def remark_on(record: dict, base: dict, ratio: dict | None) -> str:
     if record["status"] != "ok":
         # a reason may be a whole sentence
         reason = (record["reason"] or "no reason was recorded").rstrip(".")
-        return f"{name} ({STATUS.get(record['status'], record['status'])}): {reason}."
+        return f"{name} ({outcome_words(record['status'])}): {reason}."
     if ratio and ratio["untrained"]:
         return f"{said(ratio['untrained'])}, so it has no speed-up."
     doubts = conditions_of(record, name)

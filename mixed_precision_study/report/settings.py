@@ -18,7 +18,7 @@ from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
 from ..store.record import Runs
-from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed, write_ticks
+from .charts import INK, SOFT, dots, dots_note, drawn_as, framed, write_ticks
 from .files import as_list
 from .results import range_of_hosts
 from .section import Section, ratio_texts, spans, texts
@@ -358,7 +358,7 @@ def pairs_of(tables: Tables, family: DataFrame) -> DataFrame:
         family.drop_duplicates("size")["size"].items(), sides
     ):
         every = tables.runs(number, arm, ok=False)
-        status = STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
+        status = outcome_words(every[0]["status"]) if every else "not run"
         found = tables.between(tables.runs(number, arm), tables.runs(number, base))
         row = dict.fromkeys(TOLD) | named | (found or {"outcome": status})
         row |= {"size": size, "precision": arm, "base": base, "comparison": number}
@@ -559,6 +559,6 @@ def add_scales(section: Section, tables: Tables) -> None:
         "loss scale": [text or "dynamic" for text in texts(rows.fixed, "{:,.10g}")],
         "skipped steps": texts(rows.record.map(skipped_fraction), "{:.2%}"),
         "last metric": texts(rows.metric, "{:.3g}"),
-        "ended": [STATUS.get(status, status) for status in rows.status.replace("ok", "well")],
+        "ended": rows.status.replace("ok", "well").map(outcome_words),
     }
     section.table(cells, "Loss scales")

@@ -81,8 +81,15 @@ TABLE_COLUMNS = {  # of the tables, also where they have no row
         "stands",
     ],
     "quality": [
-        *("comparison", "precision", "arm", "base", "metric", "better"),
-        *(*QUALITY, "diverged", "usable"),
+        "comparison",
+        "precision",
+        "arm",
+        "base",
+        "metric",
+        "better",
+        *QUALITY,
+        "diverged",
+        "usable",
     ],
 }
 

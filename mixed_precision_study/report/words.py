@@ -90,11 +90,6 @@ WAYS = {
     "compile_cuda_graph": "compiled CUDA graph",
 }
 TRUTH = {"true": True, "false": False}  # as YAML writes it
-METRICS = {
-    "accuracy": "accuracy",
-    "perplexity": "perplexity",
-    "mean_absolute_error": "mean absolute error",
-}
 
 
 def short_name(precision: str) -> str:
@@ -187,7 +182,12 @@ def setting_name(name: str, value: object) -> str:
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
 
 
-OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
+OUTCOMES = {  # what a ratio, or a difference in quality, allows to say, and how runs end
+    "oom": "out of memory",
+    "diverged": "did not learn",
+    "unsupported": "not supported",
+    "killed": "was killed",
+    "timeout": "timed out",
     "little_faster": "faster, by less than 5%",
     "little_slower": "slower, by less than 5%",
     "same": "the same within 5%",
@@ -347,7 +347,7 @@ def tried(remedies: list[str]) -> str:
 
 
 def outcome_words(outcome: str) -> str:
-    """Return an outcome, or why there is none, in words."""
+    """Return an outcome, or why there is none, or the status of a run in words."""
     return OUTCOMES.get(outcome, outcome)
 
 
