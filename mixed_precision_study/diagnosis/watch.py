@@ -62,7 +62,7 @@ class Watch:
         self,
         steps: int,
         evaluate: Any,
-        on_report: Callable[[Diagnosis], Any],
+        on_report: Callable,
         by_hand: bool,
         after: int,
     ):
@@ -132,7 +132,9 @@ class Watch:
 
     def _tell(self):
         on_report, self.on_report = self.on_report, id  # which is called no more
-        self._look_at_buffers()
+        for name, buffer in self.buffers:  # which were finite once
+            if not buffer.isfinite().all():
+                self.seen.found["buffers not finite"] = {"name": name}
         self.seen.judge()
         on_report(self.seen)
 
@@ -170,12 +172,6 @@ class Watch:
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
         if not all(one.isfinite().all() for one in numbers):
             seen.found["evaluation not finite"] = {}
-
-    def _look_at_buffers(self):
-        """Note a buffer that was finite once and is no more."""
-        for name, buffer in self.buffers:
-            if not buffer.isfinite().all():
-                self.seen.found["buffers not finite"] = {"name": name}
 
     # Hearing
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..train.step import Trainer
 
 
-def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2) -> float:
+def rate_of(work: Callable, device: torch.device, seconds: float = 0.2) -> float:
     """Return the highest rate (1/s) at which `work()` ran on the device, after three runs of
     warm-up.
     """

@@ -100,7 +100,7 @@ def clear_workspaces() -> None:
 def show_preflight(
     device: torch.device,
     execution: str,
-    check_supported: Callable[..., None],
+    check_supported: Callable,
     minutes: int | None = None,
 ) -> tuple[dict, dict[str, str]]:
     """Check the device within seconds, print a line for each fact, and return the fields for the

@@ -59,8 +59,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def count_syncs(
-    take_step: Callable[[Any], Any],
-    batches: Callable[[], Iterable],
+    take_step: Callable,
+    batches: Callable,
     steps: int,
     device: torch.device,
 ) -> float | None:

@@ -50,7 +50,10 @@ def articles_section(tables: Tables) -> Section:
     articles["ours"] = [
         counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()
     ]
-    articles["theirs"] = [theirs_of(row) for row in articles.itertuples()]
+    articles["theirs"] = [
+        change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
+        for row in articles.itertuples()
+    ]
     found = articles.ours.map(bool)
     articles["differs"] = articles.differs.where(found)
     articles["reason"] = articles.untestable.replace("", NO_RUN).mask(found)
@@ -120,10 +123,6 @@ def change_of(quantity: str, value: Any, base: Any) -> Any:
 
 def gib_in(row: Any) -> int:
     return 1024 if row.unit == "MiB" else 1
-
-
-def theirs_of(row: Any) -> float:
-    return change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
 
 
 def claims(articles: DataFrame) -> DataFrame:

@@ -39,7 +39,7 @@ def timed_trainings(tables: Tables) -> DataFrame:
     return rows[rows.record.map(id).isin(tables.fair)]
 
 
-def middle_runs(rows: DataFrame, size: Callable[[dict], float | None]) -> DataFrame:
+def middle_runs(rows: DataFrame, size: Callable) -> DataFrame:
     """Return the training with the median of `size(record)` per comparison and arm, of those
     above 0.
     """

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import product
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
@@ -256,7 +256,11 @@ def numbers_section(tables: Tables) -> Section:
         "GPU idle": texts(bars.idle, "{:.0%}"),
         "runs": bars.runs,
     }
-    links = [path if is_beside(tables, path) else "" for path in bars.path]
+    # files below the report's folder can be linked to
+    links = [
+        "" if path.startswith("/") or not Path(tables.folder, path).is_file() else path
+        for path in bars.path
+    ]
     folded = "All numbers" if len(bars) > ROWS_OPEN else ""
     section.table(cells, folded, ("task", "run", "of"), links=links, sortable=True)
     said = (
@@ -268,11 +272,6 @@ def numbers_section(tables: Tables) -> Section:
         said += f" Of more than {MANY} comparisons time, steps, memory and energy have no charts."
     section.say(said)
     return section
-
-
-def is_beside(tables: Tables, path: str) -> bool:
-    """Return whether a record is a file below the report's folder, so that it can be linked to."""
-    return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
 
 
 ENVIRONMENT = {
@@ -577,10 +576,7 @@ def pictures_of(rows: DataFrame) -> tuple[list[Figure], str]:
 
 def show(records: list[RunRecord]) -> None:
     """Show the result of a notebook, way by way, and outside IPython as text."""
-    ways: dict = {}
-    for record in records:
-        ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
-    for way in ways.values():
+    for way in grouped(records, lambda one: json.dumps(one.settings | {"precisions": []})).values():
         show_way(way)
 
 

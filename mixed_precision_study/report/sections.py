@@ -296,16 +296,6 @@ def parameters_of(tables: Tables, comparison: int) -> str:
     )
 
 
-def cpu_screen(screen: Section, tables: Tables) -> None:
-    """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
-    screen.table(worked(tables), common=("task", "run"))
-    screen.say(
-        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a"
-        " machine with an NVIDIA GPU, or in a notebook of Colab or Kaggle with one, run"
-        " `python run_all.py`."
-    )
-
-
 def first_screen(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
     """Return the first screen.
 
@@ -326,7 +316,12 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
     elif tables.on_cpu:
-        cpu_screen(screen, tables)
+        screen.table(worked(tables), common=("task", "run"))
+        screen.say(
+            "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a"
+            " machine with an NVIDIA GPU, or in a notebook of Colab or Kaggle with one, run"
+            " `python run_all.py`."
+        )
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
         add_answer(screen, tables, bars, found)
     return screen
@@ -377,7 +372,7 @@ SECTIONS = (
 EACH = (time_section, why_section, memory_section, energy_section)  # these draw each comparison
 
 
-def drawn(make: Callable[..., Section], tables: Tables, *more: Any) -> Section:
+def drawn(make: Callable, tables: Tables, *more: Any) -> Section:
     """Return a section with its charts drawn.
 
     One that fails says so, because the others must not be lost with it.

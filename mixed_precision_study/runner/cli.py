@@ -29,7 +29,7 @@ from ..store.variables import OF_A_REPORT
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
 from .devices import Device, cards_of, choose_devices
-from .execute import Circumstances, report_command, start_process
+from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan, trainings_in
@@ -258,14 +258,6 @@ def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None
     say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
 
 
-def report_notebook(args: Namespace) -> Path:
-    """Return the notebook that draws a study's report: beside its notebooks, or else the
-    clone's.
-    """
-    beside = args.notebooks / SUMMARY.name
-    return beside if beside.exists() else SUMMARY
-
-
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and
     return the exit status.
@@ -357,7 +349,8 @@ def run_study(
             Batch(jobs, devices, shared).make_all()
         with suppress(UserError, *MALFORMED):  # where no record can be used
             say(table(folder))
-        report_drawn = summarise(folder, report_notebook(args))
+        beside = args.notebooks / SUMMARY.name  # else the clone's draws the report
+        report_drawn = summarise(folder, beside if beside.exists() else SUMMARY)
         return all_went_well(comparisons) and report_drawn
 
 
@@ -399,7 +392,7 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     check_place(folder)
     for path in (executed, page, log):
         path.unlink(missing_ok=True)
-    command = report_command(notebook, executed, parameters)
+    command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
     process = start_process(command, folder, log, OF_A_REPORT)
     exit_status = None
     try:

@@ -230,13 +230,6 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
     return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
-def report_command(notebook: Path, executed: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python that execute the summary notebook and write its page beside
-    it.
-    """
-    return [*papermill(notebook, executed, parameters), "--page", str(executed)]
-
-
 def start_process(
     command: list[str], folder: Path, log: Path, given: dict, gpu: str = ""
 ) -> psutil.Popen:

@@ -100,7 +100,10 @@ class Cluster(NamedTuple):
                 for ended in ray.wait(list(going), timeout=1)[0]:
                     runs = going.pop(ended)
                     self.receive(ended, runs)
-                    say_records(runs, f"[{len(groups) - len(going)}/{len(groups)}]")
+                    count = f"[{len(groups) - len(going)}/{len(groups)}]"
+                    paths = [path for run in runs for path in run.record_paths.values()]
+                    for record in filter(None, map(read_run, paths)):
+                        say_ended(f"{count} {record['host_id'] or 'ray'}", record)
         finally:
             for unfinished in going:
                 ray.cancel(unfinished)  # as Ctrl-C in the task, which then ends its run
@@ -123,14 +126,6 @@ class Cluster(NamedTuple):
         for name, content in files.items():
             with written_whole(runs[0].folder / name) as temporary:
                 temporary.write_bytes(content)
-
-
-def say_records(runs: list[Run], count: str) -> None:
-    """Say what each training of these runs measured, and where."""
-    for run in runs:
-        for path in run.record_paths.values():
-            if record := read_run(path):
-                say_ended(f"{count} {record['host_id'] or 'ray'}", record)
 
 
 @contextmanager

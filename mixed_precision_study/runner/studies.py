@@ -147,12 +147,11 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
                 f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}"
             )
         asked.setdefault(name, []).extend([notebook] if notebook else there)
-    return {name: part_of(studies[name], notebooks) for name, notebooks in asked.items()}
-
-
-def part_of(study: dict, notebooks: list[str]) -> dict:
-    """Return a study with its runs of some notebooks alone."""
-    return study | {"runs": [entry for entry in study["runs"] if entry["notebook"] in notebooks]}
+    chosen = {}
+    for name, notebooks in asked.items():
+        runs = [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks]
+        chosen[name] = studies[name] | {"runs": runs}
+    return chosen
 
 
 def notebooks_of(studies: Iterable[dict]) -> list[str]:

@@ -12,6 +12,7 @@ from .record import Runs, flat_record, record_of
 
 MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NO_RECORD = "it is no record"
+Readers = Iterator[tuple[str, Callable[[], bytes]]]  # (name of a file, what reads it)
 LeftOut = list[tuple[str, str]]  # (path, reason) of what cannot be used
 JSON = re.compile(r"(^|/)[^./][^/]*\.json$")  # an entry of a zip
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
@@ -40,7 +41,7 @@ def read_records(folder: str | Path) -> tuple[Runs, LeftOut]:
     return records, left_out
 
 
-def json_files(folder: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def json_files(folder: Path, left_out: LeftOut) -> Readers:
     """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips
     to `left_out`.
 
@@ -62,7 +63,7 @@ def json_files(folder: Path, left_out: LeftOut) -> Iterator[tuple[str, Callable[
                 left_out.append((name, f"not readable ({error})"))
 
 
-def json_entries(path: Path, name: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def json_entries(path: Path, name: str) -> Readers:
     """Yield (name, what reads it) of every JSON file in a zip while that is open.
 
     Raise ValueError where they are too large together.

@@ -134,7 +134,7 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
         )
 
 
-def decode_all(read: Callable[[int], Any], count: int) -> Tensor:
+def decode_all(read: Callable, count: int) -> Tensor:
     """Return the images read(0) to read(count - 1) as one tensor (count, ...), read under a
     progress bar.
 
@@ -179,9 +179,9 @@ class ImageData(TrainingData):
     image_size: tuple[int, int]  # (height, width) that the model gets
     mean: Any  # of the pixels, from 0 to 255
     std: Any
-    gpu_batches: Callable[..., Batches]  # (generator, type, size): of an epoch, normalised
-    held_out_batches: Callable[..., Batches]  # (size): of uint8 images
-    take: Callable[[int], Tensor]
+    gpu_batches: Callable  # (generator, type, size): of an epoch, normalised
+    held_out_batches: Callable  # (size): of uint8 images
+    take: Callable
     labels: Tensor
     training: Tensor  # indices of the images to train on
 
