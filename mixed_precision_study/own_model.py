@@ -43,7 +43,8 @@ def process_as_found() -> Iterator[None]:
     cuda = torch.cuda
     on_gpu = cuda.is_available()
     if on_gpu:
-        states, debug = cuda.get_rng_state_all(), cuda.get_sync_debug_mode()
+        states = cuda.get_rng_state_all()
+        debug = cuda.get_sync_debug_mode()
         fraction = cuda.get_per_process_memory_fraction()
     try:
         with patch.dict(os.environ), warnings.catch_warnings(), backends_as_found():
@@ -184,7 +185,8 @@ def compare(
     check_functions(functions, settings[0].clip)
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
-    new_model, loss = new_models(make_model), loss_of(compute_loss)
+    new_model = new_models(make_model)
+    loss = loss_of(compute_loss)
     gpu = preflight(settings[0], {"max_steps": STEPS_WITHOUT_GPU})
     data = IterableData(
         batches,
@@ -194,12 +196,15 @@ def compare(
         any("cuda_graph" in chosen.execution for chosen in settings),
         settings[0].accumulate,
     )
-    data.used, data.seed, data.device = name, settings[0].seed, gpu.device
+    data.used = name
+    data.seed = settings[0].seed
+    data.device = gpu.device
     data.title = None if settings[0].dataset == "own" else settings[0].dataset
     identity = identity_of_first(new_model, functions, data)
     records = []
     for chosen in settings:
-        chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
+        chosen.batch_size = data.size
+        chosen.max_steps = settings[0].max_steps
         chosen.precisions = settings[0].precisions  # those that this GPU has
         made = Experiment(
             name,

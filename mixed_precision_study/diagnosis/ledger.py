@@ -127,7 +127,8 @@ class Ledger:
 
         known: the scales of all scalers, None where nothing may be slowed.
         """
-        gradient, version = self.weight.grad, self.weight._version
+        gradient = self.weight.grad
+        version = self.weight._version
         words = {"moved"} if version != self.version else set()
         self.version = version
         self.is_clear = gradient is None or (known is not None and not bool(gradient.any()))
@@ -160,7 +161,8 @@ class Ledger:
     def _look(self):
         """Return by which number the gradient was multiplied since the last look, NaN where none is
         known."""
-        before, gradient = self.last, self.weight.grad
+        before = self.last
+        gradient = self.weight.grad
         self.last = sample(gradient) if type(gradient) is Tensor else None
         if before is None or self.last is None or self.last.dtype != torch.float32:
             return math.nan
@@ -281,7 +283,8 @@ class Ledger:
         if share >= 0.2:  # rows of a table that are seen once lose some, too
             yield "lost updates", {"share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
-            eps, types = group.get("eps", 1), {one.dtype for one in group["params"]}
+            eps = group.get("eps", 1)
+            types = {one.dtype for one in group["params"]}
             if torch.float16 in types and eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
         yield from self._mistakes_of_steps()

@@ -266,7 +266,8 @@ def _mistakes_of_scales(seen):
 
 
 def _mistakes_of_types(seen):
-    is_scaled, types = "scale" in seen.events, {dtype for _, dtype in seen.flops}
+    is_scaled = "scale" in seen.events
+    types = {dtype for _, dtype in seen.flops}
     is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
     share = seen.share_of_flops("float32", "mm")
     # torch.compile may hide products

@@ -36,7 +36,8 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
 
     Both are medians, because a step may evaluate or save something.
     """
-    seen.timed, seen.step_ms = len(times), median(times)
+    seen.timed = len(times)
+    seen.step_ms = median(times)
     shares = [1000 * wait / time for time, wait in zip(times, waits, strict=True)]
     seen.data_wait_fraction = min(1.0, median(shares))
 
@@ -159,7 +160,9 @@ def _read_operations(seen, events):
     steps = [event for event in events if event.name().startswith("Optimizer.step#")]
     inner = {}  # {(thread, operation): start of the call that came later}
     for event in reversed(events):
-        name, thread, start = event.name(), event.start_thread_id(), event.start_ns()
+        name = event.name()
+        thread = event.start_thread_id()
+        start = event.start_ns()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
         if not is_product(event) or "float" not in (dtype := dtype_of(event)):
             continue

@@ -77,8 +77,10 @@ def settled(record: dict) -> dict:
     The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps
         the metric.
     """
-    metric, loss = record["metric"], record["train_loss"]
-    before, last = gain_over_chance({**record, "metric": metric[:-1]}), gain_over_chance(record)
+    metric = record["metric"]
+    loss = record["train_loss"]
+    before = gain_over_chance({**record, "metric": metric[:-1]})
+    last = gain_over_chance(record)
     jumped = before is not None and last is not None and before > last
     known = len(loss) >= 3 and all(one is not None and math.isfinite(one) for one in loss)
     if jumped and known and loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2:

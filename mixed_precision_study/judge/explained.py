@@ -41,11 +41,9 @@ def complete(run: dict, explained: dict, part: str) -> None:
 
 def set_against_own_time(run: dict, part: str) -> None:
     """Set what a step does, counted elsewhere, against the time that a step of this run took."""
-    milliseconds, busy, flops = (
-        run["step_ms_median"],
-        run["gpu_busy_ms_per_step"],
-        run["flops_per_step"],
-    )
+    milliseconds = run["step_ms_median"]
+    busy = run["gpu_busy_ms_per_step"]
+    flops = run["flops_per_step"]
     achieved = run["achieved_tflop_per_second"]
     if part == "kernels" and milliseconds and busy:
         run["gpu_busy_fraction"] = min(1.0, busy / milliseconds)

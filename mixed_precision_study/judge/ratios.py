@@ -76,7 +76,8 @@ def ratio_of_times(own: dict, base: dict, seconds: float, base_seconds: float) -
     """
     if not is_per_sample(own, base):
         return base_seconds / seconds
-    samples, base_samples = own["samples_per_epoch"], base["samples_per_epoch"]
+    samples = own["samples_per_epoch"]
+    base_samples = base["samples_per_epoch"]
     if not samples or not base_samples:
         return None
     return base_seconds / seconds * (samples / base_samples)
@@ -103,12 +104,15 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
     """Return base over own as (epochs, blocks); whole epochs, per sample perhaps, where blocks
     are unequal work.
     """
-    times, base_times = block_times(own), block_times(base)
+    times = block_times(own)
+    base_times = block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
-        times, base_times = times / own["samples_per_epoch"], base_times / base["samples_per_epoch"]
+        times = times / own["samples_per_epoch"]
+        base_times = base_times / base["samples_per_epoch"]
     if per_sample or times.shape[1] != base_times.shape[1]:
-        times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
+        times = times.sum(1, keepdims=True)
+        base_times = base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))
     return base_times[:count] / times[:count]
 
@@ -227,7 +231,8 @@ def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
     logarithms = by_process(ratios)
     hosts = grouped(ratios, lambda one: host_of(one[0][0]) or one[0][0]["gpu_uuid"])
     ends = [exponential(fmean(by_process(alike))) for alike in hosts.values()]
-    ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
+    ratio = exponential(fmean(logarithms))
+    interval = interval_of(logarithms)
     if len(ends) >= FEWEST_HOSTS and not graph:
         ratio = median(ends)
         interval = interval_of(list(map(logarithm_of, ends)), FEWEST_HOSTS_FOR_INTERVAL)

@@ -73,7 +73,8 @@ def why_too_little(runs: Runs, base_runs: Runs) -> Finding | None:
     )
     if gain is None or base_gain is None or base_gain < LEARNED or gain >= HALF * base_gain:
         return None
-    own, base = runs[0], base_runs[0]
+    own = runs[0]
+    base = base_runs[0]
     if 0 < timed_steps(own) < FEW_STEPS:
         return None
     values = {

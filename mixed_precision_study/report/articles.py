@@ -273,7 +273,8 @@ def table_rows(matched: DataFrame) -> list[dict]:
     about = matched.quantity.where(~matched.quantity.isin(["time", "memory"]), "")
     lines = []
     for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):
-        first, ours = rows.iloc[0], rows.iloc[0].ours
+        first = rows.iloc[0]
+        ours = rows.iloc[0].ours
         over = first.settings_baseline
         parts = [
             ours[0]["name"] if first.model else "any model",
@@ -306,7 +307,8 @@ def theirs_text(row: Any) -> str:
         return f"out of memory ({row.value / gib_in(row):.0f} GiB usable)"
     if isna(row.value):
         return row.note.partition("; ")[2]
-    value, base = row.value / gib_in(row), row.value_baseline / gib_in(row)
+    value = row.value / gib_in(row)
+    base = row.value_baseline / gib_in(row)
     return text_of(row.quantity, {"value": value, "base": base, "change": row.theirs})
 
 
@@ -325,7 +327,9 @@ def ours_text(quantity: str, ours: list[dict]) -> str:
 
 def text_of(quantity: str, found: dict) -> str:
     """Return a figure as text, with its change where it has a baseline."""
-    change, value, base = found["change"], found.get("value"), found.get("base")
+    change = found["change"]
+    value = found.get("value")
+    base = found.get("base")
     if quantity == "time":
         return f"{change:.2f}×"
     if quantity == "largest batch":

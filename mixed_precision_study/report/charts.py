@@ -278,7 +278,8 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
     ends = pd.Series([dot.low, dot.ratio, dot.high], dtype=float)
-    left, right = ends.min(), ends.max()
+    left = ends.min()
+    right = ends.max()
     least, most = axes.get_xlim()
     wide = (most / least) ** (len(dot.label) * LETTER / PANEL)  # factor from end to end of a label
     fits = right * wide < most

@@ -85,7 +85,8 @@ def add_bars(
     models = rows.groupby(["name", "task"], sort=False)
     largest = models.size().nlargest(MODELS).index
     drawn = 0
-    figures, says = [], []
+    figures = []
+    says = []
     for key, own in models:
         if key not in largest:
             continue

@@ -405,7 +405,8 @@ def of_a_report(path: Path, mark: bytes = b"") -> bool:
 
 def check_place(folder: Path) -> None:
     """Raise UserError where a report in `folder` would replace a file of a person's."""
-    drawn, log = folder / "summary.ipynb", folder / "logs" / "summary.log"
+    drawn = folder / "summary.ipynb"
+    log = folder / "logs" / "summary.log"
     taken = [path for path in (drawn, drawn.with_suffix(".html")) if not of_a_report(path)]
     if log.is_file() and not any(folder.glob("logs/.*lock")):
         taken.append(log)

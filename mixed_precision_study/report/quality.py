@@ -67,7 +67,9 @@ def row_of(case: dict) -> dict[str, str]:
     """
     scale, unit, form = (100, "%", "+.1f") if case["is_ratio"] else (1, "", "+.4f")
     if case["metric"] == "accuracy":
-        scale, unit, form = 100, " points", "+.2f"
+        scale = 100
+        unit = " points"
+        form = "+.2f"
     mean, low, high = (f"{scale * case[name]:{form}}" for name in ("difference", "low90", "high90"))
     interval = f" ({low} to {high})" if pd.notna(case["low90"]) else ""
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""

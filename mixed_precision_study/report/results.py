@@ -78,7 +78,8 @@ def sure_section(tables: Tables) -> Section:
     if tables.ratios.empty or tables.on_cpu:
         return section
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
-    section.title, section.finding = "How sure", sure_finding(tables, ratios)
+    section.title = "How sure"
+    section.finding = sure_finding(tables, ratios)
     columns = [
         f"{tables.short(arm)} over {tables.short(base)}"
         for base in dict.fromkeys([*reversed(tables.axis.bases), *tables.arms])
@@ -100,7 +101,8 @@ def sure_section(tables: Tables) -> Section:
 
 def interactions(tables: Tables) -> Iterator[str]:
     """Yield how far the gain of a setting depends on another one, where all four arms were run."""
-    base, adds = tables.axis.bases[0], tables.axis.adds
+    base = tables.axis.bases[0]
+    adds = tables.axis.adds
     for number, both in product(tables.charted.index, tables.arms):
         arms = [base, *(one for one in tables.arms if adds(both, one) and adds(one, base)), both]
         found = interaction(*(tables.runs(number, arm) for arm in arms)) if len(arms) == 4 else {}
@@ -145,7 +147,8 @@ def sure_finding(tables: Tables, ratios: DataFrame) -> str:
     """Return how wide the intervals are in each way, as the half of one, and how far machines
     differ.
     """
-    known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
+    known = ratios.dropna(subset=["low"])
+    hosts = ratios[ratios.outcome == FEW_HOSTS]
     said = []
     if len(known):
         half = 100 * (known.high / known.ratio - 1).astype(float)
@@ -161,10 +164,8 @@ def footnote(tables: Tables, ratios: DataFrame) -> str:
     """Return all cautions merged: what the numbers are, machines, order, correction, disturbed
     runs.
     """
-    known, few = (
-        ratios.dropna(subset=["low"]),
-        ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)],
-    )
+    known = ratios.dropna(subset=["low"])
+    few = ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)]
     said = []
     if len(known):
         processes = sorted({int(one) for one in known.processes})
@@ -504,7 +505,8 @@ def conclusion(tables: Tables) -> str:
     gains = bars[bars.ratio.notna()]
     if gains.empty:
         return ""
-    base, name = gains.baseline.iloc[0], gains.index[0]
+    base = gains.baseline.iloc[0]
+    name = gains.index[0]
     run = next(one for one in tables.trainings.record if one["precision"] == name)
     way = in_way(way_name(run["settings"].get("execution")))
     amounts = [f"{precision_name(arm)} {ratio:.2f} times" for arm, ratio in gains.ratio.items()]
@@ -519,7 +521,8 @@ def remarks_of(tables: Tables) -> list[str]:
     """Return a sentence for each run, with what its row in the table leaves open."""
     if tables.on_cpu:
         return [CPU_WARNING]
-    remarks, against = [], tables.runs(0, tables.base_in(0))
+    remarks = []
+    against = tables.runs(0, tables.base_in(0))
     for record in tables.trainings.record:
         ratio = tables.between([record], against) if record["status"] == "ok" else None
         text = remark_on(record, against[0] if against else record, ratio)

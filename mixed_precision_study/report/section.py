@@ -253,9 +253,11 @@ class Section:
 def save(part: Part, folder: str | Path) -> Sentence | None:
     """Write a chart or a file into a folder; return a sentence where that is not allowed."""
     if isinstance(part, Chart):
-        name, content = f"{part.name}.png", part.png
+        name = f"{part.name}.png"
+        content = part.png
     elif isinstance(part, File):
-        name, content = part.name, part.content
+        name = part.name
+        content = part.content
     else:
         return None
     try:

@@ -174,7 +174,8 @@ def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
         shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
         if shown.empty:
             shown = block[block.arm == best.arm]
-        base, names = tables.called(best.baseline), list(shown.short)
+        base = tables.called(best.baseline)
+        names = list(shown.short)
         how = in_way(best.way) or "in the same way"
         if shown.processes.min() < FEWEST_PROCESSES:
             how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"

@@ -76,7 +76,8 @@ def ladder_of(tables: Tables, family: DataFrame) -> Iterator[tuple[str, int, str
         if wanted := step.get("precision", precision):
             rows = rows[rows.precision.isin(as_list(wanted))]
         if len(rows) and before != (found := (rows.comparison.iloc[0], rows.arm.iloc[0])):
-            before, precision = found, rows.precision.iloc[0]
+            before = found
+            precision = rows.precision.iloc[0]
             yield step["label"], *found
 
 
@@ -100,7 +101,8 @@ def ladder_steps(tables: Tables) -> DataFrame:
             for prefix, base in (("", first), ("gain_", before)):
                 found = tables.between(own, base) or {}
                 row |= {f"{prefix}{name}": found.get(name) for name in LIMITS}
-            first, before = first or own, own or before
+            first = first or own
+            before = own or before
             rows.append(row)
     return DataFrame(rows)
 
@@ -145,7 +147,8 @@ def ways_of(tables: Tables, steps: DataFrame) -> DataFrame:
     climbed = set(zip(steps.comparison, steps.arm, strict=True)) if len(steps) else set()
     rows = []
     for before, after, arm, added in one_setting_apart(tables):
-        own, base = tables.runs(after, arm), tables.runs(before, arm)
+        own = tables.runs(after, arm)
+        base = tables.runs(before, arm)
         if own == base or {(before, arm), (after, arm)} <= climbed:
             continue
         found = tables.between(own, base)
@@ -261,7 +264,8 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
     """Return (axis, size, kind of model) of a comparison in a setting that grows, or None where
     it has no size.
     """
-    model, value = str(settings["model"]), settings.get(setting)
+    model = str(settings["model"])
+    value = settings.get(setting)
     if setting == "model" and (found := re.search("|".join(VIT), model)):
         return "width", VIT[found[0]], model.partition("_")[0]
     if setting == "model" and (found := re.search(r"\d\d+", model)):
@@ -276,7 +280,8 @@ def families_of(tables: Tables) -> list[DataFrame]:
 
     Of several at one size the first is that of most precisions, energies and runs.
     """
-    over, more = tables.show.get("over") or [], tables.show.get("with", ())
+    over = tables.show.get("over") or []
+    more = tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
     most = {
         "modes": ("arm", "nunique"),
@@ -303,9 +308,11 @@ def families_of(tables: Tables) -> list[DataFrame]:
                     ["size", *most], ascending=[True, False, False, False], kind="stable"
                 )
                 first = family.iloc[0]
-                name, task = re.split("[-,]", first["name"])[0], first.task
+                name = re.split("[-,]", first["name"])[0]
+                task = first.task
                 if axis == "batch size":
-                    name, task = first["name"], task.partition(", batch")[0]
+                    name = first["name"]
+                    task = task.partition(", batch")[0]
                 name = f"{name}\n{task}, {first.way}" + f", {first.device}" * several
                 if name in found:
                     name += f" ({len(found)})"
@@ -409,7 +416,8 @@ def growth_finding(pairs: DataFrame) -> str:
     """
     if not pairs.outcome.isin(OUTCOMES).any():
         return ""
-    own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
+    own = precision_name(pairs.precision.iloc[0])
+    base = precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
     claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
     return f"Compared with {base}, {own} is faster {', '.join(claims)}"
@@ -489,7 +497,8 @@ def families_as_arms(pairs: DataFrame) -> tuple[DataFrame, DataFrame]:
     names = [family.split()[0] for family in families]
     colours = [INK, SOFT, *COLOURS.values()][: len(families)]
     looks = DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
-    own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
+    own = precision_name(pairs.precision.iloc[0])
+    base = precision_name(pairs.base.iloc[0])
     return pairs.assign(arm=pairs.family, family=f"{own} over {base}\n"), looks
 
 

@@ -336,7 +336,8 @@ def read_tables(
     study = study_of(own, used)
     tables = Tables(str(folder), source, target_metric, study.name, study.description, study.show)
     axis = tables.axis = study.compares()
-    tables.left_out, tables.other_code = left_out + more_left_out, others
+    tables.left_out = left_out + more_left_out
+    tables.other_code = others
     tables.on_cpu = all(record["device_type"] == "cpu" for record in used)
     numbers = group(used, study.show, axis)
     tables.trainings = DataFrame([training_row(record, number, axis) for record, number in numbers])
@@ -395,7 +396,8 @@ def place_of(runs: Runs) -> list:
     """Return a sort key of comparisons: by experiment, then by card, data and model, then by
     execution.
     """
-    first, settings = runs[0], runs[0]["settings"]
+    first = runs[0]
+    settings = runs[0]["settings"]
     way = str(settings.get("execution") or "eager")
     execution = [*WAYS].index(way) if way in WAYS else len(WAYS)
     texts = (
@@ -432,10 +434,12 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without
     the data set.
     """
-    epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
+    epochs = record["epoch_seconds"]
+    samples = record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
     measured = record if ok else dict.fromkeys(record)
-    card, busy = measured["device_used_mib"], measured["gpu_busy_fraction"]
+    card = measured["device_used_mib"]
+    busy = measured["gpu_busy_fraction"]
     return {
         "run_id": record["run_id"],
         "path": record.get("path", ""),
@@ -539,7 +543,8 @@ def ratios_of(tables: Tables) -> DataFrame:
     note_graph_gains(tables)
     rows = []
     for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs(tables.arms)):
-        own, others = tables.runs(number, arm), tables.runs(number, base)
+        own = tables.runs(number, arm)
+        others = tables.runs(number, base)
         if found := tables.between(own, others):
             row = {
                 "comparison": number,
@@ -603,7 +608,8 @@ def quality_of(tables: Tables) -> DataFrame:
     rows = []
     first = tables.axis.bases[0]
     for number, arm in product(tables.comparisons.index, tables.arms):
-        own, base = tables.runs(number, arm), tables.runs(number, first)
+        own = tables.runs(number, arm)
+        base = tables.runs(number, first)
         known = tables.between(own, base) if arm != first else None
         if not known or not known["quality"]:
             continue

@@ -61,7 +61,9 @@ class Batch:
 
     def __init__(self, jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = jobs[0].comparison[0].folder
-        self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
+        self.waiting = list(jobs)
+        self.devices = list(devices)
+        self.shared = shared
         self.total = sum(trainings_in(job.to_do) for job in jobs)
         self.seconds = status.read_seconds(self.folder)
         # {label of a device that is at work: its run, and how far that is}

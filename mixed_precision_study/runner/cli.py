@@ -297,7 +297,8 @@ def plan_studies(
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
-    on_gpu, cards = bool(devices[0].visible), cards_of(devices)
+    on_gpu = bool(devices[0].visible)
+    cards = cards_of(devices)
     if cards.lacking:
         say(NOT_TRIED)
     base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
@@ -387,7 +388,8 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
-    executed, page = folder / "summary.ipynb", folder / "summary.html"
+    executed = folder / "summary.ipynb"
+    page = folder / "summary.html"
     log = folder / "logs" / "summary.log"
     check_place(folder)
     for path in (executed, page, log):

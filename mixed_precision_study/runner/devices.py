@@ -100,7 +100,8 @@ def check_pytorch() -> None:
     if not package or not package.origin:
         return
     text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
-    built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
+    built = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE)
+    driver = nvml.cuda_of_driver()
     if built and (not driver or int(built[1]) <= driver):
         return
     cuda = f"CUDA {built[1]}, which the driver is too old for" if built else "no CUDA"

@@ -89,7 +89,8 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
     before = signatures(run)
-    kills, code = oom_kills(), hash_of(run.notebook)
+    kills = oom_kills()
+    code = hash_of(run.notebook)
     known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
     records = new_records(run, before)
@@ -136,7 +137,8 @@ def signatures(run: Run) -> Signatures:
 
 def new_records(run: Run, before: Signatures) -> dict[str, dict]:
     """Return {run_id: record} of those records that were written since these signatures."""
-    paths, records = run.record_paths, {}
+    paths = run.record_paths
+    records = {}
     for run_id, known in before.items():
         if signature(paths[run_id]) != known and (record := read_run(paths[run_id])):
             records[run_id] = record
@@ -153,7 +155,9 @@ def watch(
     family = {process}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
-    signs, progress, stopped = None, "", ""
+    signs = None
+    progress = ""
+    stopped = ""
     try:
         watcher("")
         while not stopped and not halt.is_set():
@@ -166,7 +170,8 @@ def watch(
                 progress = progress_file.read_text(encoding="utf-8")
             now = time.monotonic()
             if (signature(run.log_path), progress) != signs:
-                signs, progressed = (signature(run.log_path), progress), now
+                signs = (signature(run.log_path), progress)
+                progressed = now
             watcher(progress)
             late = now - began > limit
             if late or now - progressed > STALL_SECONDS:

@@ -73,7 +73,8 @@ def unfinished(
     runs, or those of which a training has "failed".
     """
     gpus = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
-    to_do, elsewhere = [], []
+    to_do = []
+    elsewhere = []
     for run in comparison:
         records = counting_records(run, again)
         used = {record["gpu_uuid"] for record in records} - {None}
@@ -98,7 +99,8 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     runs = {path: run for run in planned for path in run.record_paths.values()}
     notebooks = {run.notebook.stem: run for run in runs.values()}
     moved: Counter = Counter()
-    now, results = time.strftime("%Y%m%dT%H%M%S"), comparisons[0][0].folder
+    now = time.strftime("%Y%m%dT%H%M%S")
+    results = comparisons[0][0].folder
     while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
         now += "b"
     for path in sorted(results.glob("*.json")):

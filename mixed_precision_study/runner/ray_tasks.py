@@ -84,7 +84,8 @@ class Cluster(NamedTuple):
 
         A repetition whose node fails is `killed`.
         """
-        ray, on_gpu = self.ray, bool(self.devices[0].visible)
+        ray = self.ray
+        on_gpu = bool(self.devices[0].visible)
         task = ray.remote(num_gpus=int(on_gpu), num_cpus=1, max_retries=0)(make_repetition)
         groups = [
             [*runs]
@@ -135,7 +136,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
     Raise UserError where there is none to use.
     """
     os.environ.update(OF_RAY)
-    on_sigterm, stderr = signal.getsignal(signal.SIGTERM), os.dup(2)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    stderr = os.dup(2)
     try:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise

@@ -101,7 +101,8 @@ def in_words(record: dict) -> str:
     """Return what was measured, with units, or why it was not measured."""
     if record["status"] != "ok":
         return str(record["reason"])
-    seconds, metric = record["epoch_seconds"], last_metric(record)
+    seconds = record["epoch_seconds"]
+    metric = last_metric(record)
     words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
     units = {"samples_per_second": f"{record['sample_unit']}/s", "peak_allocated_mib": "MiB peak"}
     words += [f"{short(record[key])} {unit}" for key, unit in units.items() if record[key]]
@@ -131,7 +132,8 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     axis = checked_study(record["study"] or {}, "the record").compares()
-    runs, own = alike(record, comparison, axis), axis.arm_of(record)
+    runs = alike(record, comparison, axis)
+    own = axis.arm_of(record)
     base = next((arm for arm in reversed(axis.bases) if arm in runs), "")
     base_runs = runs.pop(base, [])
     arms = runs if own == base else [own]
@@ -200,7 +202,8 @@ def with_changes(bars: "pd.DataFrame") -> "pd.DataFrame":
     """Return bars with the texts of table(): the ratio of each, or else how it ended, and how much
     more memory and energy it took.
     """
-    percent, figures = "{:+.0%}".format, bars[["ratio", "saved", "energy"]].astype(float)
+    percent = "{:+.0%}".format
+    figures = bars[["ratio", "saved", "energy"]].astype(float)
     texts = {"speed": figures.ratio.map("{:.2f}x".format, na_action="ignore").astype(object)}
     for name, change in {"peak memory": -figures.saved, "energy": figures.energy - 1}.items():
         texts[name] = (change.round(2) + 0.0).map(percent, na_action="ignore")  # -0.0 becomes 0.0

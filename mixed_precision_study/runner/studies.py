@@ -123,7 +123,8 @@ def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
     may be a stranger's.
     """
     names = [f"{name}.ipynb" for name in notebooks_of(studies.values())]
-    of_clone, beside = ROOT / "notebooks", path.parent
+    of_clone = ROOT / "notebooks"
+    beside = path.parent
     in_clone = path.name == "study.yaml" and all((of_clone / name).exists() for name in names)
     if not in_clone and any((beside / name).exists() for name in names):
         return beside

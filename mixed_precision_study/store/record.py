@@ -470,8 +470,10 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.code_hash = record.code_hash or hash_that_ran()
     record.study = record.study or given_study()
     if reason := refused(record):
-        record.measured, record.quality = Measured.model_construct(), Quality.model_construct()
-        record.status, record.reason = "failed", f"its record would be wrong, because {reason}"
+        record.measured = Measured.model_construct()
+        record.quality = Quality.model_construct()
+        record.status = "failed"
+        record.reason = f"its record would be wrong, because {reason}"
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)

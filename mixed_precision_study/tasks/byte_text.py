@@ -22,10 +22,13 @@ def load(settings: Any, device: torch.device) -> "ByteText":
 
     Raises UserError where there is no such file, or where its text is too short.
     """
-    name, folder = settings.dataset, Path(settings.data_dir)
-    title, find = name, partial(file_bytes, folder / name)
+    name = settings.dataset
+    folder = Path(settings.data_dir)
+    title = name
+    find = partial(file_bytes, folder / name)
     if name in ("auto", "wikitext-2", "synthetic"):
-        title, find = "WikiText-2", partial(wikitext_bytes, folder / "wikitext-2")
+        title = "WikiText-2"
+        find = partial(wikitext_bytes, folder / "wikitext-2")
     make_up = partial(made_up_text, device, settings.vocabulary)
     found = found_or_made_up(name, title, find, make_up, f"put its text into {folder}")
     given = SimpleNamespace(**vars(settings), bptt=settings.context, asked=settings)

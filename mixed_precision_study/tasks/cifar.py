@@ -38,7 +38,8 @@ def load(settings: Any, device: torch.device) -> "Cifar":
     """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is
     not available. cifar100-a has the first half of the classes, and cifar100-b the other half.
     """
-    place, side = Path(settings.data_dir), settings.image_size
+    place = Path(settings.data_dir)
+    side = settings.image_size
     name, _, half = settings.dataset.partition("-")
     name = "cifar10" if name == "auto" else name
     if name == "folder":
@@ -55,7 +56,8 @@ def load(settings: Any, device: torch.device) -> "Cifar":
         images = images_in_tree(place / name, 32, is_own=False)
     else:
         advice = f"put it into {place / name}/train/<class>/ and {place / name}/test/<class>/"
-        find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
+        find = partial(torchvision_copy, name, place)
+        make_up = partial(made_up_images, device)
         images = found_or_made_up(settings.dataset, name, find, make_up, advice)
     if half:
         images = half_of(half, *images)

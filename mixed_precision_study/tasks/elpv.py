@@ -61,12 +61,14 @@ class NumberedImages(ImageData):
     made-up images, and `labels` is float32 (N,). `training` and `held_out` are indices.
     """
 
-    mean, std = 127.5, 64.0
+    mean = 127.5
+    std = 64.0
 
     def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         self.take, self.paths, self.labels = images
-        low, high = self.labels.min().item(), self.labels.max().item()
+        low = self.labels.min().item()
+        high = self.labels.max().item()
         if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
             raise UserError(
                 f"the labels reach from {low:g} to {high:g}, beyond 0 to 1; set "
@@ -75,7 +77,8 @@ class NumberedImages(ImageData):
         self.image_size = (settings.image_height, settings.image_width)
         self.title = f"{TITLES.get(used, used)}, {settings.image_height} × {settings.image_width}"
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
-        self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
+        self.held_out = order[: len(order) // 5]
+        self.training = order[len(order) // 5 :]
         if len(self.held_out) == 0:
             raise UserError(f"{len(self.labels)} images are too few: a fifth of them is held out.")
         self.train_samples = self.largest_batch = len(self.training)
@@ -132,7 +135,8 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
         raise UserError(f"csv_path {str(path)!r} cannot be read as a CSV ({error}).") from None
     if not rows:
         raise UserError(f"{path} has no rows; {CSV_FORM}.")
-    paths, labels = [], []
+    paths = []
+    labels = []
     for line, row in rows:
         try:
             labels.append(float({"True": 1, "False": 0}.get(row["label"], row["label"])))

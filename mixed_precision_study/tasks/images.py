@@ -188,7 +188,8 @@ class ImageData(TrainingData):
     def __init__(self, settings: Any, device: torch.device, source: str, used: str):
         self.settings = settings
         self.device = device
-        self.source, self.used = source, used
+        self.source = source
+        self.used = used
 
     def normalise(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return uint8 images as floats of about mean 0 and deviation 1, with three channels, in

@@ -79,7 +79,8 @@ class IterableData(TrainingData):
             check_readable("eval_batches", eval_batches)
         self.batches = batches
         self.held_out: Any = eval_batches
-        self.max_steps, self.accumulate = max_steps, accumulate
+        self.max_steps = max_steps
+        self.accumulate = accumulate
         self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
         self.first_order = self.generator and self.generator.get_state()
         self.size = batch_size
@@ -141,9 +142,13 @@ class IterableData(TrainingData):
         every precision, although 16-bit types draw fewer. Raises UserError at a batch that cannot
         be counted, and Failed at the end of an epoch that is not as it was when it was first read.
         """
-        batches, limit, accumulate = self.batches, self.limit, self.accumulate
+        batches = self.batches
+        limit = self.limit
+        accumulate = self.accumulate
         if epoch is None:
-            batches, limit, accumulate = self.held_out, self.max_steps, 1
+            batches = self.held_out
+            limit = self.max_steps
+            accumulate = 1
         before = random_state()
         order = epoch or 0
         on_gpu = self.device is not None and self.device.type == "cuda"

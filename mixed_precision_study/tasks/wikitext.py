@@ -38,7 +38,8 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Text":
     """
     folder = Path(settings.data_dir) / "wikitext-2"
     advice = f"put train.txt, valid.txt and test.txt into {folder}"
-    find, make_up = partial(wikitext_in, folder), partial(made_up_text, device)
+    find = partial(wikitext_in, folder)
+    make_up = partial(made_up_text, device)
     data = Text(
         settings, device, *found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice)
     )
@@ -59,8 +60,11 @@ class Text(TrainingData):
     def __init__(
         self, settings: SimpleNamespace, device: torch.device, texts: tuple, source: str, used: str
     ):
-        self.settings, self.device = settings, device
-        self.source, self.used, self.title = source, used, TITLES.get(used)
+        self.settings = settings
+        self.device = device
+        self.source = source
+        self.used = used
+        self.title = TITLES.get(used)
         self.train, self.valid, self.test, self.vocabulary = texts
         self.fingerprint = fingerprint_of(
             self.train, self.valid, self.test, "\n".join(self.vocabulary)
@@ -235,9 +239,11 @@ def made_up_text(device: torch.device, words: int = 0) -> tuple:
     Half of the words follow from the word before, the others are drawn by Zipf's law.
     """
     generator = torch.Generator().manual_seed(0)
-    usual, counts = 1_001, (40_000, 4_000)
+    usual = 1_001
+    counts = (40_000, 4_000)
     if device.type == "cuda":
-        usual, counts = 33_278, (2_088_628, 217_646)
+        usual = 33_278
+        counts = (2_088_628, 217_646)
     words = words or usual
     frequency = 1 / torch.arange(1, words + 1)
     successor = torch.multinomial(
