@@ -58,7 +58,7 @@ def refusals_of(
     is_causal: bool = False,
     enable_gqa: bool = False,
     **_: Any,
-) -> dict[str, str]:
+) -> dict:
     """Return {backend: PyTorch's reason} of those that cannot compute a call of
     scaled_dot_product_attention, whose arguments these are.
     """
@@ -73,7 +73,7 @@ def refusals_of(
     return {name: reason for name, reason in said.items() if reason}
 
 
-def refusals_in(trainer: Any, batch: Any) -> dict[str, str] | None:
+def refusals_in(trainer: Any, batch: Any) -> dict | None:
     """Return refusals_of() the first attention of a forward pass, or None where there is none."""
     found: list = []
     attend = functional.scaled_dot_product_attention

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..store.record import RunRecord
 from ..tasks.batches import mapped
@@ -13,7 +12,7 @@ from ..train.device_optimizer import DeviceAdamW, DeviceOptimizer
 from ..train.precision import PRECISIONS
 
 
-def exact_copy(optimizer: Any, copies: dict[Tensor, Tensor]) -> Any:
+def exact_copy(optimizer: Any, copies: dict) -> Any:
     """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its
     weights.
     """

@@ -38,7 +38,7 @@ def check_fp16(device: torch.device) -> str:
     )
 
 
-def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
+def inspect_gpu(device: torch.device) -> tuple[dict, list[str], dict]:
     """Return what is shown of the device, the warnings, and the record fields; of the CPU only
     that it is none.
 
@@ -102,7 +102,7 @@ def show_preflight(
     execution: str,
     check_supported: Callable,
     minutes: int | None = None,
-) -> tuple[dict, dict[str, str]]:
+) -> tuple[dict, dict]:
     """Check the device within seconds, print a line for each fact, and return the fields for the
     records and {mode: why it cannot run here}.
 

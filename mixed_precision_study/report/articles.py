@@ -193,7 +193,7 @@ def base_runs(tables: Tables, row: Any, number: int) -> Runs:
     return tables.runs(numbers[0], row.baseline) if numbers else []
 
 
-def beside(tables: Tables, row: Any, own: Runs, base: Runs) -> dict[str, Any]:
+def beside(tables: Tables, row: Any, own: Runs, base: Runs) -> dict:
     """Return what compared() says of a time, else `value` and `base`; and the `change`. Or {}.
 
     The seconds of another card say nothing without a baseline.

@@ -299,7 +299,7 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     )
 
 
-def draw_bars(rows: DataFrame, parts: dict[str, str] | None = None) -> Figure:
+def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     """Draw horizontal bars of one model, which begin at zero: a heading for each comparison, and
     below it a bar for each arm.
 

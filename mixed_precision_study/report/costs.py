@@ -75,9 +75,7 @@ def percents(
     return f"{what.format(tables.subject, listed(bases or ['']))}: {told}"
 
 
-def add_bars(
-    section: Section, rows: DataFrame, name: str, parts: dict[str, str] | None = None
-) -> None:
+def add_bars(section: Section, rows: DataFrame, name: str, parts: dict | None = None) -> None:
     """Add a narrow figure of draw_bars() for each model with the bars of all its comparisons.
 
     `rows` and `parts` are those of draw_bars(), and rows have the column `arm`, too.
@@ -181,7 +179,7 @@ def why_section(tables: Tables) -> Section:
     return section
 
 
-def limits_of(steps: DataFrame) -> list[dict[str, str | None]]:
+def limits_of(steps: DataFrame) -> list[dict]:
     """Return a row for each model, limit and what to try, with the steps that it is for."""
     tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
     steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
@@ -207,7 +205,7 @@ MEMORY_PARTS = {  # part of the memory: fields of the record, ledger_<name>_mib
 PART_COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")
 
 
-def memory_parts_of(record: dict) -> dict[str, float]:
+def memory_parts_of(record: dict) -> dict:
     """Return {part: GiB} of a run.
 
     It is empty where a part is negative, or none is known but the overhead.

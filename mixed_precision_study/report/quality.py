@@ -60,7 +60,7 @@ def quality_section(tables: Tables) -> Section:
     return section
 
 
-def row_of(case: dict) -> dict[str, str]:
+def row_of(case: dict) -> dict:
     """Return a difference from fp32 and its margin as texts.
 
     The 90% interval decides on equivalence.
@@ -155,7 +155,7 @@ def ways_to(runs: Runs, target: float) -> list[ToTarget]:
     return [to_target(run, target) for run in runs if run["metric"]]
 
 
-def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str | None]:
+def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict:
     """Return the cells of a precision: what all its runs reached, and the means of the timed
     ones.
     """

@@ -375,7 +375,7 @@ def days_of(stamps: Iterable[str | None]) -> str:
     return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
-def environment_of(records: Runs) -> dict[str, str]:
+def environment_of(records: Runs) -> dict:
     """Return {title: text} of hardware and software; several values are set side by side."""
     column = {
         "runs": str(len(records)),

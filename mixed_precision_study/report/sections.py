@@ -158,7 +158,7 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     return f"{name}: {within}, {one.seeds} seeds"
 
 
-def each(clauses: dict[str, str]) -> str:
+def each(clauses: dict) -> str:
     """Return {name: clause} as one line, in which clauses that are alike are said once."""
     alike = grouped(clauses, clauses.__getitem__)
     return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())

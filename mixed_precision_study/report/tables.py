@@ -206,7 +206,7 @@ class Tables:
         return {id(run) for key in self.by_key for run in self.timed_runs(*key)}
 
     @cached_property
-    def by_key(self) -> dict[tuple[int, str], list[dict]]:
+    def by_key(self) -> dict:
         """{(comparison, arm): rows of `trainings`}, made once, as every section asks."""
         rows = self.trainings[~self.trainings.explains.astype(bool)].to_dict("records")
         return grouped(rows, itemgetter("comparison", "arm"))
@@ -260,7 +260,7 @@ class Tables:
         return self.asked[sides]
 
     @cached_property
-    def asked(self) -> dict[tuple, dict | None]:
+    def asked(self) -> dict:
         """{ids of two lists of runs: what between() answered}."""
         return {}
 
@@ -270,7 +270,7 @@ class Tables:
         several = self.comparisons[self.comparisons.arms > 1]
         return several if len(several) else self.comparisons
 
-    def csv(self) -> dict[str, bytes]:
+    def csv(self) -> dict:
         """Return {"trainings.csv", "ratios.csv"}: all numbers, with the keys of precisions and
         parameters.
         """

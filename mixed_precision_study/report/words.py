@@ -331,7 +331,7 @@ def as_text(name: str, value: object) -> object:
     return str(value).replace("_", " ") if name == "metric" else value
 
 
-def shares(parts: dict[str, float]) -> str:
+def shares(parts: dict) -> str:
     """Return {name: share} as "copy 40%, pooling 20%"."""
     return ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
 

@@ -112,7 +112,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     return True
 
 
-def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> None:
+def finish(run: Run, device: Device, records: dict, reason: str) -> None:
     """Remove the log of a run whose trainings all went well. Where a `reason` is given, it went
     wrong after its records, which then say so in place of NOT_YET_EXPLAINED.
     """
@@ -135,7 +135,7 @@ def signatures(run: Run) -> Signatures:
     return {run_id: signature(path) for run_id, path in run.record_paths.items()}
 
 
-def new_records(run: Run, before: Signatures) -> dict[str, dict]:
+def new_records(run: Run, before: Signatures) -> dict:
     """Return {run_id: record} of those records that were written since these signatures."""
     paths = run.record_paths
     records = {}
@@ -284,9 +284,7 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
     return "failed", failure_reason(run)
 
 
-def gpu_lost(
-    run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool
-) -> str | None:
+def gpu_lost(run: Run, device: Device, records: dict, reason: str, answered: bool) -> str | None:
     """Return what shows that the run's GPU is gone, or None.
 
     Without a GPU PyTorch would run on the CPU.

@@ -77,7 +77,7 @@ def shown(path: str | Path) -> str:
     return relative_to_root(path, Path.cwd())
 
 
-def read_seconds(folder: Path) -> dict[str, float]:
+def read_seconds(folder: Path) -> dict:
     """Return {name of a run: seconds} of the runs in this output folder, as they were measured
     before.
     """
@@ -152,7 +152,7 @@ def short_ratio(arm: str, runs: Runs, base_runs: Runs) -> str:
     return f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
 
 
-def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, Runs]:
+def alike(record: dict, comparison: Comparison, axis: Axis) -> dict:
     """Return {arm: ok records} of the trainings that differ from an ok one in their arm alone.
 
     An arm without a record is yet to come.

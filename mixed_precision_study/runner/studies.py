@@ -55,7 +55,7 @@ class StudyForm(Study):
         return self
 
 
-def load_studies(path: Path) -> dict[str, dict]:
+def load_studies(path: Path) -> dict:
     """Return {name: study} of a studies file, each with what is said `about` it.
 
     A file may also hold a single study with its name, as the study.yaml of an output folder does.
@@ -115,7 +115,7 @@ def check_values(form: StudyForm, base: list, where: str) -> None:
             raise UserError(f"no run of {where} has {name} {value}, its base; {advice}")
 
 
-def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
+def notebooks_for(path: Path, studies: dict) -> Path:
     """Return the folder of the notebooks of a studies file: its own, or the clone's where none of
     them lies there.
 
@@ -131,7 +131,7 @@ def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
     return of_clone
 
 
-def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
+def chosen_studies(studies: dict, words: Iterable[str]) -> dict:
     """Return the studies that are asked for as STUDY or STUDY/NOTEBOOK. Raise UserError at an
     unknown name.
 
@@ -160,7 +160,7 @@ def notebooks_of(studies: Iterable[dict]) -> list[str]:
     return list(dict.fromkeys(entry["notebook"] for study in studies for entry in study["runs"]))
 
 
-def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict:
     """Return {name: value} of the -p options. Values are read as YAML; those of PATHS are whole
     paths.
 

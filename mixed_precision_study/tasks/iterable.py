@@ -299,7 +299,7 @@ def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     return parts
 
 
-def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict[tuple, tuple]:
+def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict:
     """Return {(path, dimension): (rank, size)} of all tensors and lists in a batch.
 
     The lower the rank, the likelier the size is the number of samples. A tensor with numbers
@@ -328,7 +328,7 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     return sizes
 
 
-def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tuple[Any, int]:
+def counted_place(sizes: dict, wanted: Any, of_loader: Any) -> tuple[Any, int]:
     """Return where in sizes_in() a batch samples are counted, and how many the first batch has.
 
     They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the
