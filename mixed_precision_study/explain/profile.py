@@ -54,6 +54,9 @@ FP16_KERNELS = (
 )
 
 
+PROFILED = 5  # steps
+
+
 def family_of(kernel: str) -> str:
     for family, pattern in KERNEL_FAMILIES.items():
         flags = 0 if family in ("copy", "recurrent cell") else re.IGNORECASE
@@ -107,7 +110,7 @@ def kernels_of(kernels: list[tuple[str, int, int]], steps: int, step_ms: float) 
     }
 
 
-def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, steps: int = 5) -> None:
+def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable) -> None:
     """Profile the kernels of a few steps with torch.profiler and fill in where their time goes.
 
     Raises RuntimeError if the profiler saw no kernel.
@@ -116,7 +119,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
 
     # or CUPTI slows all later launches: pytorch/pytorch issue 144455
     os.environ.setdefault(CUPTI_ENV, "1")
-    given = list(itertools.islice(batches, steps))
+    given = list(itertools.islice(batches, PROFILED))
     hidden = None
     synchronize(trainer.device)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:

@@ -33,7 +33,7 @@ class Sentence:
 
     text: str
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         return {"text/markdown": self.text, "text/plain": self.text}
 
 
@@ -47,7 +47,7 @@ class Heading:
     link: str = ""  # word or two in the bar of the page; "": the title, or none where it is folded
     above: str = ""  # line above the title of the report, such as card and date
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         link = self.link or ("" if self.folded else self.title)
         heading = vars(self) | {"name": name, "link": link}
@@ -88,7 +88,7 @@ class Table:
             cells=frame.to_numpy(),
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         with pd.option_context("display.max_colwidth", None):
             return {"text/html": self.html(), "text/plain": self.frame().to_string(index=False)}
 
@@ -136,7 +136,7 @@ class Cards:
 
     cards: list[dict]
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         texts = []
         for card in self.cards:
             said = ", ".join(f"{arm} {number}" for arm, number in card["numbers"].items())
@@ -163,7 +163,7 @@ class Chart:
         """The figures as one PNG on white."""
         return picture_of(self.figures)
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         drawings = [
             drawing_of(one, f"{self.name}{place}", self.finding)
             for place, one in enumerate(self.figures)
