@@ -79,7 +79,7 @@ def measure_inference(
                     infer(trainer.model, batch, 1)
                 # cuDNN searches; both are compiled before anything is measured
                 infer(trainer.model, batch, count)
-                release_memory(device)
+                release_memory()
                 reset_peaks(device)
                 with cudnn_flags(**UNSEARCHED):
                     alone = seconds_of(lambda: infer(trainer.model, batch, 1), device)
