@@ -241,13 +241,12 @@ class Section:
         rows = frame.where(frame.notna(), "-").to_dict("records")
         self.parts.append(Table(rows, folded, **options))
 
-    def chart(self, figures: Figure | list[Figure], name: str, finding: str) -> None:
-        """Add a chart of those figures that hold anything. The finding is its alternative text."""
-        figures = [figures] if isinstance(figures, Figure) else figures
+    def chart(self, figures: list[Figure], name: str, finding: str) -> None:
+        """Add a chart of figures, if there are any. The finding is its alternative text."""
         for figure in figures:
             plt.close(figure)
-        if drawn := [figure for figure in figures if figure.axes]:
-            self.parts.append(Chart(drawn, name, finding))
+        if figures:
+            self.parts.append(Chart(figures, name, finding))
 
 
 def save(part: Part, folder: str | Path) -> Sentence | None:
