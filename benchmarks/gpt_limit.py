@@ -21,6 +21,7 @@ import contextlib
 import io
 import json
 import re
+import signal
 import statistics
 import sys
 import time
@@ -28,7 +29,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from peers import DEVICE, ROOT, by_turns, wait_for_turn, write_rows
+from peers import DEVICE, ROOT, TIMEOUT, by_turns, wait_for_turn, write_rows
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import experiment_of  # noqa: E402
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
+        signal.alarm(TIMEOUT)  # so that one rung does not hold up the others
         with contextlib.redirect_stdout(io.StringIO()):
             row = measure(options.one, options)
         print(json.dumps(row))
