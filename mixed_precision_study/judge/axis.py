@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..store.record import comparison_key
 
@@ -74,7 +74,7 @@ class Axis(NamedTuple):
         return list(dict.fromkeys(far for one in near for far in self.simpler_arms(one, known)))
 
 
-def grouped(items: Iterable, key: Callable) -> dict:
+def grouped(items: Iterable, key: Callable) -> dict[Any, list]:
     """Return {key of an item: all items that have it}, as they come."""
     found: dict = {}
     for item in items:

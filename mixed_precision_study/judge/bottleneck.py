@@ -65,7 +65,7 @@ def causes_of_idleness(idle: float, waiting: float) -> list[Finding]:
     return [Finding(code, values=values) for code in told]
 
 
-def limits_of_kernels(record: dict, families: dict) -> list[Finding]:
+def limits_of_kernels(record: dict, families: dict[str, float]) -> list[Finding]:
     """Return what limits a run that keeps the GPU busy, and how near the card's limit it comes."""
     arithmetic = sum(families.get(name, 0) for name in ARITHMETIC)
     misaligned = record["misaligned_flops_fraction"] or 0
@@ -84,7 +84,7 @@ def limits_of_kernels(record: dict, families: dict) -> list[Finding]:
     return found
 
 
-def longest_others(record: dict) -> dict:
+def longest_others(record: dict) -> dict[str, float]:
     """Return {family: share of kernel time} of the longest kernels other than arithmetic."""
     shares = {n: share for n, share in record["kernel_family_fractions"] if n not in ARITHMETIC}
     longest = sorted(shares.items(), key=lambda item: item[::-1], reverse=True)

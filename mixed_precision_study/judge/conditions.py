@@ -44,14 +44,14 @@ def name_beside(record: dict, other: dict) -> str:
     return f"{name}={json.loads(value)}"
 
 
-def slowdowns(record: dict) -> dict:
+def slowdowns(record: dict) -> dict[str, float]:
     """Return {reason: share of the samples} of what slowed the GPU for a noticeable time."""
     if record["throttled"] is False:
         return {}
     return {name: share for name, share in record["throttle_fractions"] if share >= DISTURBED}
 
 
-def held_back(record: dict) -> dict:
+def held_back(record: dict) -> dict[str, float]:
     """Return the slowdowns() by other than the power cap: by heat or hardware."""
     return {name: share for name, share in slowdowns(record).items() if name != POWER_CAP}
 

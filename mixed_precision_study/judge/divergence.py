@@ -53,7 +53,9 @@ def gain_over_chance(record: dict) -> float | None:
     return 1 - last / chance
 
 
-def gain_to_expect(gains: Mapping, bases: Iterable[str]) -> tuple[float, str] | None:
+def gain_to_expect(
+    gains: Mapping[str, float | None], bases: Iterable[str]
+) -> tuple[float, str] | None:
     """Return (gain over chance, arm) that runs are judged by; None where none has learned.
 
     It is that of the first base, if that has learned. Else it is the best, which must have learned
@@ -86,7 +88,7 @@ def settled(record: dict) -> dict:
     return record
 
 
-def find_diverged(records: Runs, axis: Axis = PRECISIONS) -> dict:
+def find_diverged(records: Runs, axis: Axis = PRECISIONS) -> dict[int, Finding]:
     """Return {place in records: reason} of the ok runs that did not train.
 
     The reason is "overflow", most of their steps were skipped; "not_finite", the last metric is not

@@ -17,7 +17,9 @@ WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 
 
-def quality_difference(own: Mapping, base: Mapping, one: Mapping) -> dict | None:
+def quality_difference(
+    own: Mapping[int, float], base: Mapping[int, float], one: Mapping
+) -> dict | None:
     """Return how the last metric of a precision differs from that of fp32, or None without a common
     seed.
 

@@ -91,7 +91,7 @@ def has_learned(records: Runs) -> bool:
     return (median_of_known(map(gain_over_chance, records)) or 0) >= LEARNED
 
 
-def by_seed(records: Runs) -> dict:
+def by_seed(records: Runs) -> dict[int, float]:
     """Return {seed: last metric}. Repetitions of a seed count as their mean."""
     known = [(record["settings"]["seed"], last_metric(record)) for record in records]
     seeds = grouped([pair for pair in known if pair[1] is not None], itemgetter(0))
