@@ -27,7 +27,9 @@ def attend(heads: Tensor, dtype: torch.dtype | None) -> Tensor:
     """
     if dtype is None:
         return nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
-    with torch.autocast(heads.device.type, enabled=False):
+    device = heads.device.type
+    # autocast knows no meta device, on which a model is described
+    with torch.autocast("cpu" if device == "meta" else device, enabled=False):
         seen = nn.functional.scaled_dot_product_attention(*heads.to(dtype), is_causal=True)
     return seen.to(heads.dtype)
 
