@@ -142,12 +142,13 @@ def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
         row |= {"gpu": torch.cuda.get_device_name()}
     yield row
     if DEVICE == "cuda":
-        seen = SimpleNamespace(step_ms_median=1000 * second)
-        profile_steps(seen, trainer, every)
-        row["attention"] = f"{seen.attention_forward}, {seen.attention_backward}"
-        shares = seen.kernel_family_fractions
+        seen: dict = {}
+        record = SimpleNamespace(step_ms_median=1000 * second, fill=seen.update)
+        profile_steps(record, trainer, every)
+        row["attention"] = f"{seen['attention_forward']}, {seen['attention_backward']}"
         row["families_ms"] = "; ".join(
-            f"{name} {share * seen.gpu_busy_ms_per_step:.2f}" for name, share in shares
+            f"{name} {share * seen['gpu_busy_ms_per_step']:.2f}"
+            for name, share in seen["kernel_family_fractions"]
         )
         yield row
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..parameters import Unsupported, UserError
@@ -124,7 +124,7 @@ def offloaded(loss_of: Callable, pinned: bool) -> Callable:
     return loss
 
 
-def one_a_weight(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+def one_a_weight(optimizer: Any) -> list:
     """Return an optimizer of the same kind and settings for each trained weight of one without
     steps.
     """
@@ -155,7 +155,7 @@ class InBackward:
             (weight,) = one.param_groups[0]["params"]
             weight.register_post_accumulate_grad_hook(functools.partial(self.update, one))
 
-    def update(self, optimizer: Any, weight: torch.Tensor) -> None:
+    def update(self, optimizer: Any, weight: Tensor) -> None:
         """Update a weight, and free its gradient. It is a hook."""
         optimizer.step()
         weight.grad = None
