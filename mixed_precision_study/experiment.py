@@ -85,8 +85,17 @@ NOT_ASKED = "its study asks for other explanations alone"
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
-FOR_TRAINER = {"execution", "compile_mode", "scaler", "rounding", "moments", "loss_scale"}
-FOR_TRAINER |= {"keep_batchnorm_fp32", "offload", "optimizer_in_backward"}
+FOR_TRAINER = {
+    "execution",
+    "compile_mode",
+    "scaler",
+    "rounding",
+    "moments",
+    "loss_scale",
+    "keep_batchnorm_fp32",
+    "offload",
+    "optimizer_in_backward",
+}
 
 
 @dataclass
@@ -688,12 +697,14 @@ def explain(
 
 def advised(record: RunRecord, error: BaseException) -> str:
     """Return why a training ran out of memory, what filled it, and which remedy comes first."""
-    sentences = [error_line(error), first_remedy(error)]
-    if "checkpointing" in record.settings:
-        limit = record.settings["memory_limit_gib"] or (record.device_total_mib or 0) / 1024
-        command = f"python run_all.py fit -p memory_limit_gib {limit:.4g}"
-        sentences.append(f"The fastest way that fits is predicted by: {command}")
-    return " ".join(filter(None, sentences))
+    reason = f"{error_line(error)} {first_remedy(error)}".strip()
+    if "checkpointing" not in record.settings:
+        return reason
+    limit = record.settings["memory_limit_gib"] or (record.device_total_mib or 0) / 1024
+    return (
+        f"{reason} The fastest way that fits is predicted by: "
+        f"python run_all.py fit -p memory_limit_gib {limit:.4g}"
+    )
 
 
 @contextmanager

@@ -37,12 +37,15 @@ def ledger_of(settings, precision="amp_bf16"):
     logits = tokens * settings["vocabulary"] * bytes_each / MIB / chunks if is_gpt else 0.0
     blocks = tokens * width * layers * kept / MIB
     inner = tokens * width * (30 if every else 2) / MIB
+    at_end = 0 if settings.get("optimizer_in_backward") else each * weights / MIB
+    gradients = at_end if at_end > blocks + logits else 0.0  # when all of them are there
     found = {
         "ledger_parameters_mib": each * weights / MIB,
         "ledger_optimizer_mib": moments * weights / MIB,
-        "ledger_gradients_mib": 0.0,
+        "ledger_gradients_mib": gradients,
+        "ledger_masters_mib": 0.0,
         "ledger_data_mib": 16.0,
-        "ledger_activations_mib": blocks + inner + logits,
+        "ledger_activations_mib": inner + (0 if gradients else blocks + logits),
         "saved_activations_mib": blocks + (0.6 * logits if chunks == 1 else 0),
         "step_ms_median": time,
         "data_on_device_mib": 16.0,

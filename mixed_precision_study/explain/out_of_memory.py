@@ -49,5 +49,5 @@ def first_remedy(error: BaseException) -> str:
         return ""
     parts = filled_by(error, peak)
     part = max(parts, key=lambda name: parts[name])
-    share = f"{parts[part] / 2**30:.1f} of {peak / 2**30:.1f} GiB"
-    return f"{part.capitalize()} fill {share}. {FIRST[part]}"
+    filled = f"{part.capitalize()} fill {parts[part] / 2**30:.1f} of {peak / 2**30:.1f} GiB"
+    return f"{filled}. {FIRST[part]}"

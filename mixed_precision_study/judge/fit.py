@@ -47,9 +47,8 @@ def model_of(record: dict) -> tuple:
 
 
 def table_of(records: Iterable[dict]) -> list[dict]:
-    """Return the records that predictions are made from: of whole cards and with a ledger."""
-    known = "ledger_activations_mib"
-    return [one for one in records if one[known] and not one["settings"]["memory_limit_gib"]]
+    """Return the records that predictions are made from, which are those with a ledger."""
+    return [one for one in records if one["ledger_activations_mib"] is not None]
 
 
 def chunks_of(record: dict) -> int:
@@ -64,9 +63,10 @@ def logits_in(same: list[dict], axis: Axis, execution: str) -> tuple[float, floa
     for arms in grouped(same, axis._replace(settings=names).arm_of).values():
         whole, parted = (end(arms, key=chunks_of) for end in (min, max))
         asked, chunks = whole["settings"], chunks_of(parted)
-        if asked["execution"] == execution and not asked["checkpointing"] and chunks > 1:
-            kinds = "ledger_activations_mib", "saved_activations_mib"
-            peak, kept = (max(0, whole[kind] - parted[kind]) for kind in kinds)
+        plain = asked["execution"] == execution and not asked["checkpointing"]
+        if plain and chunks_of(whole) < chunks:
+            peak = whole["ledger_activations_mib"] - parted["ledger_activations_mib"]
+            kept = whole["saved_activations_mib"] - parted["saved_activations_mib"]
             return peak / (1 - 1 / chunks), kept
     return 0, 0
 
@@ -74,12 +74,12 @@ def logits_in(same: list[dict], axis: Axis, execution: str) -> tuple[float, floa
 def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:
     """Return the MiB of a measured peak by what they grow with, without the data."""
     chunks, activations = chunks_of(record), record["ledger_activations_mib"]
-    parts = record["settings"].get("micro_batches", 1)
+    parts = record["settings"]["micro_batches"]
     of_logits = min(logits / chunks / parts, activations)
     kept = record["saved_activations_mib"] - (kept_logits / parts if chunks == 1 else 0)
     blocks = max(0, min(kept, activations - of_logits))
     return {
-        "weights": sum(record[f"ledger_{name}_mib"] or 0 for name in STATES),
+        "weights": sum(record[f"ledger_{name}_mib"] for name in STATES),
         "blocks": blocks,
         "temporaries": activations - of_logits - blocks,
         "logits": of_logits,
@@ -105,8 +105,13 @@ def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     same = [one for one in table if model_of(one) == model_of(nearest)]
     grown = ratios(nearest)
     parts = parts_of(nearest, *logits_in(same, axis, asked["execution"]))
-    scaled = sum(part * grown[name] for name, part in parts.items())
-    return Predicted(arm, scaled + (nearest["ledger_data_mib"] or 0), nearest["step_ms_median"])
+    scaled = {name: part * grown[name] for name, part in parts.items()}
+    # at the end of the backward pass all gradients are there, and nothing that blocks keep
+    gradients = nearest["ledger_parameters_mib"] - nearest["ledger_gradients_mib"]
+    at_end = 0 if asked["optimizer_in_backward"] else gradients * grown["weights"]
+    either = max(scaled["blocks"] + scaled["logits"], at_end)
+    peak = scaled["weights"] + scaled["temporaries"] + either + nearest["ledger_data_mib"]
+    return Predicted(arm, peak, nearest["step_ms_median"])
 
 
 def fastest_within(predictions: Iterable[Predicted], limit_mib: float) -> Predicted | None:

@@ -20,8 +20,8 @@ def within_limit(
     """Return one training for each model: the fastest that is predicted to fit into a limit, which
     is said.
 
-    The table of predictions are the records of whole cards in the study's folder, or else those
-    that the study names as `measured`. Raise UserError where there is none, or nothing fits.
+    The table of predictions are the records in the study's folder, or else those that the study
+    names as `measured`. Raise UserError where there is none, or nothing fits.
     """
     axis = Study.model_validate(study["about"]).compares()
     table: list[dict] = []
@@ -32,7 +32,7 @@ def within_limit(
         (settings, precision), *_ = run.trainings.values()
         wanted = {"notebook": run.notebook.stem, "precision": precision, "settings": settings}
         prediction = predict(table, axis, wanted)
-        if prediction and not settings.get("adapters"):  # which are another model
+        if prediction and not settings["adapters"]:  # which are another model
             models.setdefault(model_of(wanted), {}).setdefault(prediction, run)
     chosen = []
     for runs in models.values():
@@ -46,6 +46,6 @@ def within_limit(
     if not chosen:
         raise UserError(
             f"nothing is predicted to fit into {gib:g} GiB; predictions need records that this "
-            f"study measured without a limit, here or in outputs/{study['measured']}."
+            f"study measured, here or in outputs/{study['measured']}."
         )
     return chosen

@@ -27,7 +27,7 @@ LACKS = {  # {execution: what a remedy may need and does not find there}
     "cuda_graph": {"no compiler", "no eager mode", "a plain graph"},
     "compile_cuda_graph": {"no eager mode"},
 }
-REFUSED: list[tuple[set[str], str]] = [
+REFUSED = [
     (
         {"optimizer_in_backward", "clip"},
         "optimizer_in_backward updates a weight before the other gradients are known, so nothing "
@@ -77,14 +77,13 @@ def remedied(model: nn.Module, settings: Any) -> nn.Module:
     if every := getattr(settings, "checkpointing", 0):
         for block in blocks_of(model)[::every]:
             # the library's own defaults: dropout draws the same numbers again
-            again = functools.partial(checkpoint, block.forward, use_reentrant=False)
-            block.forward = again  # type: ignore[method-assign]
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     if rank := getattr(settings, "adapters", 0):
         add_adapters(model, rank)
     return model
 
 
-def blocks_of(model: nn.Module) -> list[nn.Module]:
+def blocks_of(model: nn.Module) -> list[Any]:
     """Return the blocks of which a model is made: its longest list of modules of one class.
 
     Raises Unsupported where there is none, or where one holds batch normalisation, whose running
@@ -117,7 +116,7 @@ def add_adapters(model: nn.Module, rank: int) -> None:
 def offloaded(loss_of: Callable, pinned: bool) -> Callable:
     """Return a loss whose saved activations wait in the host's memory for the backward pass."""
 
-    def loss(*arguments: Any) -> Any:
+    def loss(*arguments):
         with torch.autograd.graph.save_on_cpu(pin_memory=pinned):
             return loss_of(*arguments)
 

@@ -9,8 +9,9 @@ from mixed_precision_study.judge.fit import Predicted, fastest_within, predict, 
 AXIS = Axis(("precision", "execution", "loss_chunks", "checkpointing"), ("tf32, eager, 1, 0",), {})
 SMALL = {"layers": 12, "width": 768, "context": 1024, "batch_size": 8, "memory_limit_gib": 0}
 SMALL |= {"vocabulary": 50_000, "moments": "as_weights", "model": "gpt", "execution": "eager"}
+SMALL |= {"micro_batches": 1, "optimizer_in_backward": False}
 LARGE = SMALL | {"layers": 24, "width": 1024}
-ARMS = [  # all but the compiled loss in parts, so that its logits are not known
+ARMS = [
     {"loss_chunks": 1, "checkpointing": 0},
     {"loss_chunks": 8, "checkpointing": 0},
     {"loss_chunks": 8, "checkpointing": 1},
@@ -19,12 +20,14 @@ ARMS = [  # all but the compiled loss in parts, so that its logits are not known
 ]
 
 
-def made(settings):
-    record = {"notebook": "transformer", "precision": "amp_bf16", "settings": settings}
-    return record | {"ledger_masters_mib": None} | ledger_of(settings)
+def made(settings, precision="amp_bf16"):
+    record = {"notebook": "transformer", "precision": precision, "settings": settings}
+    return record | ledger_of(settings, precision)
 
 
-TABLE = table_of([made(sizes | arm) for arm in ARMS for sizes in (SMALL, SMALL | {"context": 64})])
+# of bf16 weights the loss was measured in parts alone
+TABLE = [made(SMALL | ARMS[1], "bf16_true")]
+TABLE += [made(sizes | arm) for arm in ARMS for sizes in (SMALL, SMALL | {"context": 64})]
 
 
 @pytest.mark.parametrize("arm", ARMS[:4], ids=str)
@@ -38,11 +41,16 @@ def test_a_larger_model_is_predicted_part_by_part(arm):
 
 def test_what_was_not_measured_is_not_predicted():
     assert predict(TABLE, AXIS, made(LARGE | ARMS[4])) is not None
-    for other in ({"execution": "cuda_graph"}, {"model": "other"}, {"checkpointing": 2}):
+    for other in ({"execution": "compile_cuda_graph"}, {"model": "other"}, {"checkpointing": 2}):
         assert predict(TABLE, AXIS, made(LARGE | ARMS[0] | other)) is None
-    limited = made(SMALL | ARMS[0] | {"memory_limit_gib": 12})
-    unknown = made(SMALL | ARMS[0]) | {"ledger_activations_mib": None}
-    assert table_of([limited, unknown]) == []
+    assert table_of([made(SMALL | ARMS[0]) | {"ledger_activations_mib": None}]) == []
+
+
+def test_all_gradients_are_there_at_the_end():
+    wanted = made(LARGE | ARMS[2] | {"batch_size": 1})
+    assert wanted["ledger_gradients_mib"] == wanted["ledger_parameters_mib"]
+    found = predict(TABLE, AXIS, wanted)
+    assert found.peak_mib == pytest.approx(wanted["peak_allocated_mib"], rel=1e-6)
 
 
 def test_the_fastest_that_leaves_a_margin_is_chosen():

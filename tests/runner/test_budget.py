@@ -31,7 +31,7 @@ def test_one_training_a_model_is_left_and_said(tmp_path, capsys):
 
 def test_without_a_table_a_sentence_says_where_it_comes_from(tmp_path):
     study = STUDIES["fit"] | {"measured": "none"}
-    with refuses("measured without a limit"):
+    with refuses("this study measured, here or in outputs/none"):
         within_limit(planned(tmp_path), study, tmp_path, 12)
 
 
