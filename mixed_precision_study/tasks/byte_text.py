@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .batches import Batches
 from .download import announced, found_or_made_up
-from .wikitext import Text, made_up_text, wikitext_in
+from .wikitext import Text, contents_in, made_up_text
 
 BYTES = [str(number) for number in range(256)]
 
@@ -52,20 +52,19 @@ class ByteText(Text):
         return iter(batches)
 
 
-def as_tokens(path: Path) -> Tensor:
-    content = path.read_bytes().replace(b"\r\n", b"\n")
+def as_tokens(content: bytes) -> Tensor:
     return torch.tensor(bytearray(content), dtype=torch.uint8).long()
 
 
 def wikitext_bytes(folder: Path) -> tuple:
     """Return what Text takes, of a folder's texts, which are downloaded if they are missing."""
-    _, source, used = wikitext_in(folder)
-    train, valid = (as_tokens(folder / f"{part}.txt") for part in ("train", "valid"))
+    contents, source, used = contents_in(folder)
+    train, valid = (as_tokens(contents[f"{part}.txt"]) for part in ("train", "valid"))
     return (train, valid, train[:0], BYTES), source, used
 
 
 def file_bytes(path: Path) -> tuple:
     """Return what Text takes, of one text file, whose last tenth is held out."""
-    text = as_tokens(path)
+    text = as_tokens(path.read_bytes().replace(b"\r\n", b"\n"))
     cut = len(text) * 9 // 10
     return (text[:cut], text[cut:], text[:0], BYTES), "folder", path.name

@@ -189,23 +189,31 @@ def wikitext_in(folder: Path) -> tuple:
 
     Every line ends with <eos>. Words that the training text does not have become <unk>.
     """
-    source = "folder"
-    if lacking := [name for name in NEEDED if not (folder / name).exists()]:
-        download_into(folder, lacking[0])
-        source = "download"
-    texts: dict = {"test.txt": []}
-    known = True
-    for name, blob in WIKITEXT_BLOBS.items():
-        if (folder / name).exists():
-            content = (folder / name).read_bytes().replace(b"\r\n", b"\n")
-            known = known and git_blob(content) == blob
-            texts[name] = words_of(content, folder / name)
+    contents, source, used = contents_in(folder)
+    texts = {name: words_of(content, folder / name) for name, content in contents.items()}
     different = dict.fromkeys([*texts["train.txt"], "<unk>"])
     vocabulary = dict(zip(different, range(len(different)), strict=True))
     numbers = []
     for name in WIKITEXT_BLOBS:
         numbers_of_text = [vocabulary.get(word, vocabulary["<unk>"]) for word in texts[name]]
         numbers.append(torch.tensor(numbers_of_text, dtype=torch.long))
+    return (*numbers, list(vocabulary)), source, used
+
+
+def contents_in(folder: Path) -> tuple[dict, str, str]:
+    """Return ({name: bytes}, source, name of the data) of a folder's texts, which are downloaded if
+    they are missing. A test text that is missing is empty.
+    """
+    source = "folder"
+    if lacking := [name for name in NEEDED if not (folder / name).exists()]:
+        download_into(folder, lacking[0])
+        source = "download"
+    contents = dict.fromkeys(WIKITEXT_BLOBS, b"")
+    known = True
+    for name, blob in WIKITEXT_BLOBS.items():
+        if (folder / name).exists():
+            contents[name] = (folder / name).read_bytes().replace(b"\r\n", b"\n")
+            known = known and git_blob(contents[name]) == blob
     used = "wikitext-2"
     if not known:
         print(
@@ -213,7 +221,7 @@ def wikitext_in(folder: Path) -> tuple:
             f"named {used}-like."
         )
         used += "-like"
-    return (*numbers, list(vocabulary)), source, used
+    return contents, source, used
 
 
 def words_of(content: bytes, path: Path) -> list[str]:
