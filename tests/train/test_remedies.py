@@ -45,8 +45,8 @@ def losses(notebook="transformer", **given):
 
 
 @pytest.fixture(scope="module")
-def usual():
-    return losses(**SMALL)
+def usual(tmp_path_factory):
+    return losses(**SMALL, output_dir=str(tmp_path_factory.mktemp("usual")))
 
 
 @pytest.mark.parametrize("remedy", EXACT, ids=str)
