@@ -110,7 +110,7 @@ def test_tf32_and_ieee_really_differ():
 @pytest.mark.alone
 def test_a_real_out_of_memory_is_recorded_and_freed():
     clear_workspaces()  # those of the tests before, which guarded() frees as well
-    release_memory(GPU)
+    release_memory()
     before = torch.cuda.memory_allocated()
     record = make_record()
 
@@ -510,7 +510,7 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             loss = loss + held[0].numel()
         return loss, hidden
 
-    release_memory(GPU)
+    release_memory()
     before = torch.cuda.memory_reserved()
     limit_memory(2.0, GPU)
     try:
@@ -522,7 +522,7 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             trainer.step(batch)
         clear_tracebacks(raised.value)
         del trainer, raised
-        release_memory(GPU)
+        release_memory()
         assert torch.cuda.memory_reserved() < before + 2**28
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -578,7 +578,7 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
 def test_a_graphs_peak_is_near_eager_modes():
     peaks = []
     for execution in ("eager", "cuda_graph", "cuda_graph"):
-        release_memory(GPU)
+        release_memory()
         experiment, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
         timed_epoch(record, trainer, batches())
         peaks.append(record.peak_allocated_mib)
@@ -591,11 +591,11 @@ def test_a_graphs_peak_is_near_eager_modes():
 def test_inference_holds_neither_data_nor_optimizer():
     used = {}
     for precision in ("fp32", "amp_bf16"):
-        release_memory(GPU)
+        release_memory()
         experiment, trainer, batches, record = resnet(512, precision, steps=5)
         trainer.step(next(batches()))
         record.batch_size_used = 512
-        release_memory(trainer.device)
+        release_memory()
         measure_inference(record, trainer, batches(), experiment.infer)
         weights = (
             sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()])
@@ -622,7 +622,7 @@ def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monke
     }
     found = []
     for precisions in (["tf32"], ["tf32", "amp_bf16"]):  # several are explained when all are timed
-        release_memory(GPU)
+        release_memory()
         records = run_cells("cifar_resnet", "run", precisions=precisions, **common)["records"]
         assert [record.status for record in records] == ["ok"] * len(precisions)
         found.append(records[0])
@@ -647,7 +647,7 @@ def test_a_graphs_peak_is_the_same_after_another_run():
         "precisions": ["amp_fp16"],
     }
     peaks = []
-    release_memory(GPU)  # what the test before has left
+    release_memory()  # what the test before has left
     for _ in range(3):
         (record,) = run_cells("lstm_language_model", "run", execution="cuda_graph", **quick)[
             "records"
@@ -655,7 +655,7 @@ def test_a_graphs_peak_is_the_same_after_another_run():
         assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
         peaks.append(record.peak_allocated_mib - record.data_on_device_mib)
         del record
-        release_memory(GPU)
+        release_memory()
     print(f"peak above the data, MiB: {', '.join(f'{peak:.1f}' for peak in peaks)}")
     # the first may make a library's workspace
     assert max(peaks[1:]) - min(peaks[1:]) < 2 and max(peaks) == peaks[0]
@@ -676,7 +676,7 @@ def test_live_blocks_confirm_the_memory_breakdown(name, options, precision):
     for other in (*EXPERIMENTS, "your_model"):
         sys.modules.pop(other, None)
     clear_workspaces()
-    release_memory(GPU)
+    release_memory()
     left = torch.cuda.memory_allocated()  # by other tests, which the record counts as data
     experiment = experiment_of(
         name, dataset="synthetic", max_steps=10, precisions=[precision], **options
@@ -704,7 +704,7 @@ TEXT |= {"width": 512, "batch_size": 32, "context": 64, "vocabulary": 32768}
 
 
 def record_of(notebook, **given):
-    release_memory(GPU)
+    release_memory()
     (record,) = run_cells(notebook, "run", **given)["records"]
     assert record.status == "ok", record.reason
     return record

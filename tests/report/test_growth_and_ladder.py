@@ -9,8 +9,8 @@ from drawn_reports import read_all, rows_in
 
 from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import settings
-from mixed_precision_study.report.charts import STATUS
 from mixed_precision_study.report.tables import read_tables
+from mixed_precision_study.report.words import OUTCOMES
 from mixed_precision_study.store.record import flat_record
 
 # label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
@@ -90,7 +90,7 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
             )
     outcomes = pairs.loc["fp8"].set_index("size").outcome
     assert [outcomes[width] for width in (200, 512, 2048)] == [
-        STATUS["unsupported"],
+        OUTCOMES["unsupported"],
         "slower",
         "faster",
     ]
@@ -164,7 +164,7 @@ def test_a_sweep_has_a_row_for_each_scale_and_two_are_no_sweep(tmp_path):
     )
     cells = {row["loss scale"]: (row["skipped steps"], row["ended"]) for row in rows}
     assert list(cells) == ["1", "256", "65,536", "1,048,576", "dynamic"]
-    assert (cells["65,536"], cells["1,048,576"][1]) == (("9.97%", "well"), STATUS["diverged"])
+    assert (cells["65,536"], cells["1,048,576"][1]) == (("9.97%", "well"), OUTCOMES["diverged"])
     assert not settings.growth_section(
         read_all(tmp_path / "two", *runs[:2], over="loss_scale")
     ).parts
