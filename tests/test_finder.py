@@ -112,17 +112,6 @@ def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path):
-    (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / "__init__.py").write_text("raise SystemExit('not this one')")
-    (tmp_path / "work").mkdir()
-    told = {
-        "PYTHONPATH": str(clones[0][0]),
-        "JPY_SESSION_NAME": str(tmp_path / "work/my.ipynb"),
-    }
-    assert find(tmp_path / "work", **told)[:2] == (0, clones[0][2])
-
-
 def test_the_first_cells_need_the_standard_library_alone():
     """In an environment without anything, the finder ends well and the packages are named."""
     code = (

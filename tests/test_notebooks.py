@@ -11,8 +11,7 @@ import torch
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, experiment_of, run_cells
 from made_up_data import write_texts
 from notebook_outputs import executed, papermill, printed
-from small_training import EXECUTIONS, MODES, norm_of_update, sgd_trainer
-from small_training import make_trainer as make_small_trainer
+from small_training import EXECUTIONS, MODES, sgd_trainer
 
 from mixed_precision_study.store.record import read_run
 
@@ -72,18 +71,6 @@ def test_the_step_that_a_notebook_shows_is_the_one_it_takes(name, execution):
             f"Device{usual}" if execution == "cuda_graph" else usual
         )
         assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(experiment.parameters.lr)
-
-
-@pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize("precision", MODES)
-def test_the_step_that_clips_does_so_after_unscaling(precision, execution):
-    step = cells_of("lstm_language_model", "training-step", clip=0.01)["training_step"]
-    trainer = make_small_trainer(
-        precision, lr=1.0, momentum=0.0, execution=execution, step_function=step
-    )
-    assert norm_of_update(trainer) == pytest.approx(
-        0.01, rel=0.05 if precision in ("o3_fp16", "bf16_true") else 1e-3
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,15 @@ metric, identity.
 """
 
 import functools
-import inspect
-import re
 
 import pytest
 import torch
-from conftest import ROOT, refuses, seeded
+from conftest import refuses, seeded
 from small_training import losses_of_a_loop
 from torch import nn
 from torch.backends import cudnn
 from torch.optim import SGD
 
-from mixed_precision_study import own_model
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import compare
 from mixed_precision_study.report.files import sort_out
@@ -266,12 +263,6 @@ def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
     assert [one for one in read_records(tmp_path)[0] if one["status"] == "ok"] == []
 
 
-@pytest.mark.parametrize("name", [7, None, "a\0b"])
-def test_a_name_that_is_no_text_is_one_sentence(name, tmp_path):
-    with refuses("model is"):
-        compare(name, **usual(output_dir=str(tmp_path)))
-
-
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_call_without_gradients_is_one_sentence(mode):
     with mode(), refuses("outside"):
@@ -488,20 +479,6 @@ def test_a_loss_that_changes_its_batch_changes_no_data(form):
     assert seen[False][-8:] == seen[True][-8:] == seen[False][-4:] * 2
 
 
-def test_a_batch_stays_what_it_is_and_its_samples_are_counted():
-    columns = [([{"ids": torch.ones(8, 16)}, {"ids": torch.ones(8, 16)}], None)] * 2
-    images = [([torch.ones(3, 4, 4)] * 2, [{"boxes": torch.ones(5, 4)}] * 2)] * 2
-    assert [IterableData(batches, None).size for batches in (columns, images)] == [8, 2]
-    assert IterableData([(INPUTS[:8], torch.zeros(0))], None).size == 8
-    parts = IterableData([INPUTS[:8], INPUTS[:4]], None, accumulate=2)
-    assert (parts.size, parts.sizes) == (8, [12])
-
-    data = IterableData([Movable(INPUTS[:8]), Movable(INPUTS[8:16])], None)
-    data.device = torch.device("cpu")
-    assert [type(batch) for batch in data.train_batches(0, torch.float32, 8)] == [Movable] * 2
-    assert data.sizes == [8, 8]
-
-
 def records_of(folder):
     return sorted(read_records(folder)[0], key=lambda record: record["run_id"])
 
@@ -567,19 +544,6 @@ def test_a_failure_of_making_the_model_is_a_record(tmp_path):
     assert [(record["status"], record["identity"]) for record in records_of(tmp_path)] == [
         ("failed", None)
     ] * 2
-
-
-def test_help_and_the_last_line_name_what_exists(monkeypatch, tmp_path, capsys):
-    for name in re.findall(r"mixed_precision_study(?:\.\w+)+", inspect.getdoc(compare)):
-        module, _, attribute = name.rpartition(".")
-        assert hasattr(__import__(module, fromlist=[attribute]), attribute), name
-    given = {**QUICK, "precisions": ["tf32"], "output_dir": str(tmp_path)}
-    compare("last", make_model, BATCHES, loss, **given)
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert (ROOT / "run_all.py").samefile(re.search(r"python (\S+)", line)[1])
-    monkeypatch.setattr(own_model, "RUN_ALL", tmp_path / "run_all.py")
-    compare("last", make_model, BATCHES, loss, **given)
-    assert "run_all.py" not in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_loss_with_other_defaults_gets_no_hidden_state():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixed_precision_study.report.charts import dots, dots_note
+from mixed_precision_study.report.charts import dots
 from mixed_precision_study.report.words import COLOURS
 
 COLUMNS = ["panel", "about", "row", "arm", "ratio", "low", "high", "ranged", "seconds"]
@@ -38,13 +38,6 @@ def test_intervals_are_drawn_and_ranges_of_hosts_are_paler(frame):
         if first[1] == last[1]:
             segments[first[0], last[0]] = one.get_alpha()
     assert segments == {(0.86, 1.05): 0.5, (0.75, 0.85): 0.5, (1.6, 1.8): 1}
-
-
-def test_the_note_names_only_marks_that_are_there(frame):
-    assert "machine" in dots_note(frame) and "● fp16 · ■ bf16" in dots_note(frame)
-    only = frame[2:3]
-    assert "machine" not in dots_note(only) and "grey" not in dots_note(only)
-    assert "grey" in dots_note(frame[3:]) and "95%" not in dots_note(frame[3:])
 
 
 def test_no_label_is_crossed_by_the_line_at_one(frame):

@@ -6,23 +6,19 @@ from typing import get_args
 
 import pytest
 from conftest import ROOT
-from made_up_runs import HOT, SPARSE, flat, gained, profiled
+from made_up_runs import HOT, flat, gained, profiled
 
 from mixed_precision_study.judge import equivalence
 from mixed_precision_study.judge import verdict as judging
-from mixed_precision_study.judge.bottleneck import find_bottleneck
 from mixed_precision_study.judge.conditions import HOST, SOFTWARE
 from mixed_precision_study.judge.finding import Finding
-from mixed_precision_study.report.results import reasons_of, remark_on
+from mixed_precision_study.report.results import remark_on
 from mixed_precision_study.report.words import (
     FOUND,
     LIMITS,
     REMEDIES,
     SOFTWARE_AND_HOST,
     outcome_words,
-    said,
-    said_of_limit,
-    tried,
 )
 from mixed_precision_study.store.record import Status
 
@@ -54,16 +50,6 @@ def test_a_failed_run_says_why(status):
 
 
 @pytest.mark.parametrize(
-    "record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()]
-)
-def test_a_measured_run_says_what_limits_it(record):
-    reason = reasons_of(record, FP32)
-    assert reason.startswith(said_of_limit(find_bottleneck(record)))
-    assert remark_on(record, FP32, gained(2.004, 1.9, 2.1)) == f"amp_fp16: {reason}."
-    assert remark_on(record, FP32, None) == f"amp_fp16: {reason}."
-
-
-@pytest.mark.parametrize(
     ("own", "ratio", "holds", "sentences"),
     [
         (HOT, None, ["Caution: amp_fp16 throttled", "5%", "; amp_fp16 at", "40%"], 2),
@@ -87,60 +73,6 @@ def test_bf16_that_runs_in_fp16_is_told(precision, share):
     text = remark_on(profiled(precision=precision, fp16_kernel_fraction=share), FP32, gained())
     assert ("; 5% of kernel time is in fp16" in text) is (share == 0.05) is ("in fp16" in text)
     assert_reads_well(text)
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (FORKED, "only the kernel of fp32 was forked"),
-        (Finding("shared", "tf32"), "tf32 GPU shared with another process"),
-        (Finding("shared"), "GPU shared with another process"),
-        (
-            Finding("throttled", "", {"reasons": {"heat": 0.05, "power brake": 0.5}}),
-            "throttled (heat 5%, power brake 50% of the time)",
-        ),
-        (
-            Finding("place", "tf32", {"place": None, "other": "fp32", "other_place": 1}),
-            "tf32 was run unknown of its process, fp32 run 1",
-        ),
-        (
-            Finding("code_hash", values={"own": "a" * 40, "base": None}),
-            f"measuring code {'a' * 24} against unknown",
-        ),
-        (
-            Finding("clock", values={"own": 1200.0, "base": 1980.4}),
-            "clock 1200 MHz against 1980 MHz",
-        ),
-        (
-            Finding("no_metric", "fp32", {"metric": "mean_absolute_error"}),
-            "fp32 did not train: its last mean absolute error is missing or not finite",
-        ),
-        (
-            Finding("no_metric", "fp32", {"metric": None}),
-            "fp32 did not train: its last metric is missing or not finite",
-        ),
-        (
-            Finding("not_profiled", values={"reason": None}),
-            "what limits it is not known (it was not profiled)",
-        ),
-    ],
-)
-def test_a_finding_in_words(found, words):
-    assert said(found) == words
-
-
-def test_a_limit_is_said_with_what_stands_behind_it():
-    record = profiled(busy=0.8, data_wait_fraction=0.1)
-    assert said_of_limit(find_bottleneck(record)) == (
-        "the GPU is idle 20% of the time and the loop waits 10% for its data, the rest between"
-        " kernel launches (10%)"
-    )
-    gain = Finding("gain", values={"ratio": 1.25, "low": 1.09, "high": 1.42})
-    found = find_bottleneck(profiled(SPARSE, busy=0.85) | {"graph_gain": gain})
-    assert "1.25x (1.09 to 1.42) as fast" in said_of_limit(found)
-    assert tried([]) == "" and tried(["graph", "compile"]).startswith(
-        f"{tried(['graph'])} or torch.compile"
-    )
 
 
 def literals_of(module):

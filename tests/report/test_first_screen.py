@@ -100,13 +100,6 @@ def test_the_figure_of_a_study_opens_its_report(both_ways):
     assert not parts_of(section, Cards)
 
 
-def test_the_table_has_the_ratios_and_ends_of_ratios_csv(both_ways, ratios):
-    (rows,) = rows_in(results.sure_section(both_ways))
-    for row, comparison in zip(rows, both_ways.comparisons.itertuples(), strict=True):
-        one = ratios.loc[(comparison.notebook, comparison.execution, "amp_bf16", "tf32")]
-        assert row["bf16 over TF32"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
-
-
 def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
     """fp16 is faster, but loses; so the card shows the way that is fastest for bf16, and says
     what fp16 loses.
@@ -221,10 +214,6 @@ def test_a_page_of_a_card_without_bf16_never_asks_for_it(name, tmp_path):
     lines = [line for line in asked.splitlines() if "TF32" in line]
     assert all("where TF32 was not run" in line or "with TF32, or" in line for line in lines)
     assert ("fp16 AMP, where the card has" in asked) == (OLD_CARDS[name] >= "7")
-
-
-def test_newer_cards_are_not_called_untried(both_ways):
-    assert NOT_TRIED not in said_in(screen_of(both_ways)[0])
 
 
 def test_nothing_is_judged_on_a_cpu_and_made_up_data_come_first(tmp_path):

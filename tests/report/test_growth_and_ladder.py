@@ -4,13 +4,11 @@ of made-up records.
 
 import made_up_records as made_up
 import pytest
-from conftest import results
 from drawn_reports import read_all, rows_in
 
 from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import settings
 from mixed_precision_study.report.charts import STATUS
-from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.store.record import flat_record
 
 # label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
@@ -74,29 +72,6 @@ def test_steps_are_in_no_table_of_ways(climbed, steps):
     ]
 
 
-def test_each_width_is_compared_with_the_next_simpler_precision():
-    found = read_tables(str(results("crossover-h200")))
-    family, _ = settings.families_of(found)  # a Transformer and a ViT
-    pairs = settings.pairs_of(found, family).set_index("precision")
-    medians = found.trainings.groupby(["comparison", "precision"])[
-        ["seconds", "gib", "joules"]
-    ].median()
-    for name, base in {"tf32": "fp32", "amp_bf16": "tf32", "fp8": "amp_bf16"}.items():
-        assert set(pairs.base[name]) == {base}
-        for row in pairs.loc[name].itertuples():
-            shares = medians.loc[(row.comparison, name)] / medians.loc[(row.comparison, base)]
-            assert [1 / row.ratio, row.memory, row.energy] == pytest.approx(
-                list(shares), rel=0.05, nan_ok=True
-            )
-    outcomes = pairs.loc["fp8"].set_index("size").outcome
-    assert [outcomes[width] for width in (200, 512, 2048)] == [
-        STATUS["unsupported"],
-        "slower",
-        "faster",
-    ]
-    assert "1,024" in settings.growth_section(found).finding
-
-
 @pytest.mark.parametrize(
     "own, base, outcome",
     [
@@ -117,33 +92,6 @@ def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
 
     found = settings.judge_loss(runs_of(own), runs_of(base))
     assert (found and found["loss_outcome"]) == outcome
-
-
-def test_largest_batches_trained_and_the_next_did_not_fit(tmp_path):
-    runs = []
-    for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
-        probes = [
-            [size // 2, "ok", 2000.0, 4000.0],
-            [2 * size, "oom", 8000.0, None],
-            [size, "ok", 4000.0, 7000.0],
-        ]
-        facts = {
-            "batch_size_used": size,
-            "samples_per_epoch": 50_000 // size * size,
-            "batch_probes": probes,
-            "seconds": [seconds] * 6,
-            "parameters": {"batch_size": "max"},
-        }
-        runs.append(made_up.make("cifar_resnet", precision, **facts))
-    found = read_all(tmp_path, *runs)
-    rows = settings.largest_of(found).set_index("precision")
-    assert rows[["batch", "too_large", "base_batch"]].to_dict("index") == {
-        "fp32": {"batch": 256, "too_large": 512, "base_batch": 256},
-        "amp_fp16": {"batch": 512, "too_large": 1024, "base_batch": 256},
-    }
-    speed = (50_000 // 512 * 512 / 2.5) / (50_000 // 256 * 256 / 5)  # per sample
-    assert rows.ratio["amp_fp16"] == pytest.approx(speed)
-    assert "2.0" in settings.growth_section(found).finding
 
 
 def test_a_sweep_has_a_row_for_each_scale_and_two_are_no_sweep(tmp_path):
@@ -168,9 +116,3 @@ def test_a_sweep_has_a_row_for_each_scale_and_two_are_no_sweep(tmp_path):
     assert not settings.growth_section(
         read_all(tmp_path / "two", *runs[:2], over="loss_scale")
     ).parts
-
-
-def test_without_anything_to_show_both_are_absent(tmp_path):
-    runs = [made_up.make("cifar_resnet", name) for name in ("fp32", "tf32")]
-    found = read_all(tmp_path, *runs, over="units", steps=STEPS)
-    assert not settings.growth_section(found).parts and len(settings.ladder_steps(found)) == 2

@@ -85,13 +85,6 @@ def test_the_cpu_is_not_judged_and_divergence_is_inconclusive():
     )
 
 
-def test_a_run_at_chance_is_named():
-    facts = {"seconds": [3.0] * 5, "metric": [0.1] * 5, "parameters": {"epochs": 5}}
-    runs = [made_up.make("cifar_resnet", name, **facts) for name in ("fp32", "amp_fp16")]
-    _, _, _, sentences = section_of(*runs)
-    assert "2 of 2 runs" in " ".join(sentences) and "fp16 AMP" in " ".join(sentences)
-
-
 def train(precision, seconds, metric, seed=0, **fields):
     fields |= {"parameters": {"seed": seed}, "metric": metric, "energy_joules": 9e3}
     return made_up.make("cifar_resnet", precision, seconds=[seconds] * 3, **fields)
@@ -114,18 +107,3 @@ def test_training_until_the_same_quality():
     assert cells[2] == ("fp16 AMP", "0 of 1", "-", "-", "-")
     assert section_of(*runs, target_metric=0.99)[2] == []
     assert {row["target"] for row in section_of(*runs, target_metric=0.6)[2][0].rows} == {"0.6"}
-
-
-def test_seconds_until_a_target_leave_out_runs_slowed_by_heat():
-    """The reached epochs are of all runs, because heat changes no metric."""
-    hot = {"throttled": True, "throttle_fractions": [["heat", 0.9]]}
-    curve = [0.5, 0.93, 0.93]
-    runs = [train("fp32", 10.0, curve), train("fp32", 12.0, curve, 1)]
-    runs.append(train("fp32", 50.0, curve, 2, **hot))
-    (row,) = section_of(*runs)[2][0].rows
-    assert (row["reached"], row["timed"], row["seconds"], row["kilojoules"]) == (
-        "3 of 3",
-        "2",
-        "22.0",
-        "6.00",
-    )

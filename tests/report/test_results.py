@@ -80,17 +80,6 @@ def test_the_table_has_the_numbers_of_the_pictures(of_three):
     assert "kernel launches" in said_of(of_three)
 
 
-def test_sentences_and_conclusion_have_the_numbers_of_the_table(of_three):
-    text, order = said_of(of_three), results.order_of(of_three)
-    assert order.index("TF32") < order.index("fp32")
-    # their order is no caution
-    assert "run 3" not in text and "amp_fp16" not in text
-    assert "fp16 AMP: the GPU is idle 50%" in text
-    answer = results.conclusion(results.tables_of(of_three))
-    assert " in eager mode: " in answer and "2.00 times as fast as TF32" in answer
-    assert answer.endswith("0.50 of its peak memory.")
-
-
 def test_what_did_not_train_has_no_ratio():
     records = [run("fp32", 4.0), run("tf32", 2.0), run("amp_fp16", 1.0, metric=[0.3, 0.3])]
     table = results.results_table(records)
@@ -130,19 +119,6 @@ def test_a_notebook_shows_conclusion_picture_and_table(monkeypatch):
     shown.clear()
     results.show([run("fp32")])  # one run is no picture and no conclusion
     assert [type(one).__name__ for one in shown] == ["DataFrame", "Sentence"]
-
-
-@pytest.mark.parametrize(
-    "execution, way", [("cuda_graph", " as a CUDA graph:"), ("compile", " compiled:")]
-)
-def test_both_formats_that_trained_are_in_the_conclusion(execution, way):
-    records = [run("tf32", 2.0), run("amp_fp16", 1.0), run("amp_bf16", 4.0)]
-    for record in records:
-        record.settings["execution"] = execution
-    answer = results.conclusion(results.tables_of(records))
-    assert way in answer and "2.00" in answer and "0.50 times as fast" in answer
-    records[1] = run("amp_fp16", 1.0, metric=[0.3, 0.3])
-    assert "fp16" not in results.conclusion(results.tables_of(records))
 
 
 def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):

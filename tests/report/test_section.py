@@ -5,7 +5,7 @@ import json
 import mistune
 
 from mixed_precision_study.report.files import write_page
-from mixed_precision_study.report.section import Cards, File, Heading, Section, Table, save
+from mixed_precision_study.report.section import File, Table, save
 from mixed_precision_study.report.words import plain, short
 
 
@@ -39,40 +39,6 @@ def test_texts_are_plain_in_markdown_and_numbers_are_short():
     for address in ("https://example.org/x", "www.example.org", "a@example.org"):
         page = mistune.create_markdown(plugins=["url"])(f"see {plain(address)}")
         assert "href" not in page and address in page
-
-
-def test_cards_are_a_table_of_three_columns_that_needs_no_style():
-    card = {
-        "name": "<LSTM>",
-        "task": "WikiText-2",
-        "numbers": {"fp16": "1.30×", "bf16": "1.20×"},
-        "against": "as fast",
-        "lines": ["a", "b & c"],
-        "strong": ["fp16"],
-    }
-    data = Cards([card] * 4)._repr_mimebundle_()
-    assert data["text/html"].count("<tr>") == 2 and data["text/html"].count("<td>") == 4
-    assert "<strong>1.30×</strong>" in data["text/html"] and "<em>1.20×</em>" in data["text/html"]
-    assert "&lt;LSTM&gt;" in data["text/html"] and "b &amp; c" in data["text/html"]
-    assert (
-        data["text/plain"].splitlines()
-        == ["<LSTM>, WikiText-2: fp16 1.30×, bf16 1.20× as fast; a; b & c"] * 4
-    )
-
-
-def test_the_bar_links_to_titles_but_not_of_folded_sections():
-    sections = (
-        Section("Why"),
-        Section("Why", folded=True),
-        Section("Memory", link="GiB"),
-    )
-    links = []
-    for section in sections:
-        section.say("text")
-        heading = next(iter(section))
-        assert isinstance(heading, Heading)
-        links.append(heading._repr_mimebundle_()[1]["section"]["link"])
-    assert links == ["Why", "", "GiB"]
 
 
 def test_a_page_shows_all_outputs_and_escapes_what_is_no_html(tmp_path):

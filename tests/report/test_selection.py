@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT, refuses
 from drawn_reports import flat, rows_in, said_in, write_all
 
-from mixed_precision_study.report import files, results
+from mixed_precision_study.report import results
 from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
 from mixed_precision_study.report.words import said_of_commits, task_name
@@ -161,31 +161,6 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     reasons = dict(tables.left_out)
     assert reasons[path.name] == "older copy of newer.json"
     assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")
-
-
-@pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
-def test_sorting_out_takes_as_long_as_there_are_killed_runs(monkeypatch, alike):
-    """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
-    calls, key = [], files.comparison_key
-    monkeypatch.setattr(files, "comparison_key", lambda record: calls.append(0) or key(record))
-    nothing = {"dataset_used": None, "synthetic": None}
-    counts = []
-    for number in (20, 40):
-        runs = []
-        for place in range(number):
-            given = {"parameters": {"seed": place} if alike else {"lr": 0.1 + place / 1000}}
-            runs.append(flat(made_up.make("cifar_resnet", "fp32", **given), f"{place}.json"))
-            killed = made_up.make_failed(
-                "cifar_resnet", "tf32", "killed", "died", **given, **nothing
-            )
-            runs.append(flat(killed, f"{place}-killed.json"))
-        calls.clear()
-        used, left_out = sort_out(runs)
-        counts.append(len(calls))
-        assert (len(used), left_out) == (2 * number, []) and {
-            one["dataset_used"] for one in used
-        } == {"cifar10"}
-    assert counts[1] == 2 * counts[0]
 
 
 def test_runs_of_no_clean_commit_are_counted(tmp_path):

@@ -152,16 +152,6 @@ def test_seeds_among_ways_share_a_process_and_one_explains(tmp_path):
         assert len(run.trainings) == 3 * seeds and run.title.count("amp_fp16") == 1
 
 
-def test_repeated_ways_have_a_process_for_each_training(tmp_path):
-    for runs in planned(tmp_path, "quick", ("repeats", "2")):
-        assert [run.order for run in runs] == [*range(14)]
-        assert {len(run.trainings) for run in runs} == {1}
-        assert sorted(trained(runs[:7])) == sorted(trained(runs[7:]))
-        assert sorted(trained(runs[:7])) == sorted(
-            [("eager", [name]) for name in EAGER] + [("cuda_graph", [name]) for name in GRAPH]
-        )
-
-
 def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
     comparisons = planned(tmp_path, "ladder")
     assert {runs[0].notebook.stem for runs in comparisons} == notebooks_of("ladder")

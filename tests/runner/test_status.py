@@ -18,7 +18,6 @@ from mixed_precision_study.runner.status import (
     ratios_in_words,
     read_seconds,
     say,
-    say_ended,
     table,
 )
 from mixed_precision_study.runner.watch import is_alive
@@ -109,32 +108,6 @@ def test_an_unsupported_base_is_no_base(said):
 def test_nothing_is_said_where_there_is_no_speed_up(said, fields):
     said("tf32", **({"device": CPU} if "device" in fields else {}))
     assert said("amp_bf16", **fields) is None
-
-
-@pytest.mark.parametrize(
-    "fields, named",
-    [
-        ({}, False),
-        ({"throttled": True, "throttle_fractions": [["thermal, software", 0.94]]}, True),
-        # as every card at work
-        ({"throttled": True, "throttle_fractions": [["power cap", 0.94]]}, False),
-        ({"gpu_shared": True}, True),
-        ({"synthetic": True, "parameters": {"dataset": "auto"}}, True),
-    ],
-)
-def test_what_makes_a_run_doubtful_is_said_once(ended, tmp_path, capsys, fields, named):
-    record, _ = ended("fp32", **fields)
-    ended("tf32", **fields)
-    (tmp_path / "logs").mkdir()
-    with log_in(tmp_path):
-        say_ended("gpu0", record)
-        say_ended("gpu0", {**record, "status": "oom", "reason": "too large"})
-    first, second = (tmp_path / "logs/batch.log").read_text().splitlines()
-    assert record["run_id"] in first and record["run_id"] in second
-    assert ("Caution" in first, "Caution" in second) == (named, False)
-    said = capsys.readouterr().out
-    assert record["run_id"] not in said and "too large" in said and "Caution" not in said
-    assert table(tmp_path).count("Caution") == named
 
 
 def cells(text):
