@@ -10,7 +10,6 @@ from statistics import fmean
 import attention_error
 import equal_runs
 import numpy as np
-import peers
 import pytest
 import seeds_needed
 import simulate
@@ -18,36 +17,6 @@ from conftest import ENVIRONMENT, ROOT
 from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
-
-
-def test_ratios_of_contenders_pair_one_round_on_one_gpu():
-    cell, _, theirs, ours = peers.CELLS[0]
-    speeds = [
-        ("0", "a", 100, 110),
-        ("1", "a", 100, 121),
-        ("0", "b", 50, 55),
-        ("2", "b", 60, None),
-        ("3", "a", None, 999),
-        ("3", "b", 1, None),
-    ]  # of two GPUs, so no pair
-    rows = []
-    for number, gpu, one, other in speeds:
-        for contender, speed in ((theirs, one), (ours, other)):
-            rows += (
-                [{"round": number, "contender": contender, "speed": str(speed), "gpu": gpu}]
-                if speed
-                else []
-            )
-    (row,) = peers.peers_of(rows)
-    logs = [math.log(1.1), math.log(1.21), math.log(1.1)]
-    # Student's 97.5% quantile of two degrees of freedom
-    half = 4.303 * np.std(logs, ddof=1) / math.sqrt(3)
-    assert (row["cell"], row["peer"], row["n"]) == (cell, theirs, 3)
-    assert [float(row[name]) for name in ("theirs", "ours")] == [100, 110]
-    expected = [math.exp(fmean(logs) + shift) for shift in (0, -half, half)]
-    assert [float(row[name]) for name in ("ratio", "low", "high")] == pytest.approx(
-        expected, rel=1e-3
-    )
 
 
 @pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)

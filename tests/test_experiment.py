@@ -255,7 +255,7 @@ def losses_of(precisions):
     return {record.precision: record.train_loss for record in records}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_together_and_alone_have_the_same_losses():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         together, *alone = pool.map(
@@ -419,14 +419,6 @@ def test_an_explanation_that_fails_costs_no_record(monkeypatch):
     kept = records.read_run(Path("outputs") / f"{record.run_id}.json")
     assert (kept["status"], len(kept["epoch_seconds"])) == ("ok", 2)
     assert kept["profile_reason"].startswith("ZeroDivisionError")
-
-
-def test_an_explanation_counts_among_the_runs_of_its_process():
-    experiment = make_experiment()
-    before = experiment.run()
-    experiment.explain_afterwards(before[0])
-    places = [one.runs_before_in_process for one in (*before, *experiment.run())]
-    assert sorted(place - min(places) for place in places) == [0, 1, 3, 4]
 
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):

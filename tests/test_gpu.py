@@ -33,7 +33,6 @@ from small_training import small_network as network
 from torch import nn
 
 from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, explain, guarded
-from mixed_precision_study.explain.inference import measure_inference
 from mixed_precision_study.explain.memory_breakdown import read_memory_breakdown
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.energy import summarise_gpu
@@ -47,7 +46,6 @@ from mixed_precision_study.store.record import new_record
 from mixed_precision_study.store.variables import STUDY_ENV
 from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
-from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
 from mixed_precision_study.train.step import allow_search, timed_epoch, warm_up
 
@@ -572,27 +570,6 @@ def test_a_graphs_peak_is_near_eager_modes():
     assert peaks[2] == pytest.approx(peaks[1], abs=2)
 
 
-def test_inference_holds_neither_data_nor_optimizer():
-    used = {}
-    for precision in ("fp32", "amp_bf16"):
-        release_memory(GPU)
-        experiment, trainer, batches, record = resnet(512, precision, steps=5)
-        trainer.step(next(batches()))
-        record.batch_size_used = 512
-        release_memory(trainer.device)
-        measure_inference(record, trainer, batches(), experiment.infer)
-        weights = (
-            sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()])
-            / 2**20
-        )
-        used[precision] = record.inference_memory_mib
-        most = record.peak_allocated_with_warmup_mib - record.data_on_device_mib - 2 * weights
-        assert weights < used[precision] < most
-        del experiment, trainer, batches
-    print(f"memory of inference, MiB: {used}")
-    assert used["amp_bf16"] < used["fp32"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
 def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monkeypatch):
@@ -666,19 +643,6 @@ def record_of(notebook, **given):
     (record,) = run_cells(notebook, "run", **given)["records"]
     assert record.status == "ok", record.reason
     return record
-
-
-@pytest.mark.parametrize("dtype", [FORWARD, GRADIENT])
-def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype):
-    supported("fp8")
-    torch.manual_seed(0)
-    a = scaled(torch.randn(704, 512, device=GPU), dtype)
-    b = scaled(torch.randn(256, 512, device=GPU), FORWARD)
-    exact = (a.values.double() * a.scale.double()) @ (b.values.double() * b.scale.double()).t()
-    for fast in (False, True):
-        error = (product(a, b, fast).double() - exact).abs().max() / exact.abs().max()
-        print(f"{dtype}, fast: {fast}: largest error {error:.1e} of the largest value")
-        assert error < (0.02 if fast else 0.005)
 
 
 @pytest.mark.slow

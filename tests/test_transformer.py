@@ -1,6 +1,5 @@
 """transformer.ipynb: its GPT trains as a plain loop does, its data, and what its parameters do."""
 
-import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -205,11 +204,3 @@ def test_a_text_file_is_read_as_bytes_and_its_end_is_held_out(tmp_path):
     assert load(data_dir=str(tmp_path), dataset="own.txt", context=16).fingerprint != (
         data.fingerprint
     )
-
-
-def test_made_up_tokens_may_be_more_than_bytes():
-    data = load(vocabulary=5_000)
-    tokens = torch.cat(
-        [one.flatten() for one, _ in itertools.islice(data.train_batches(0, None, 4), 9)]
-    )
-    assert len(data.vocabulary) == 5_000 and 256 < tokens.max() < 5_000

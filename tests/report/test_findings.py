@@ -66,15 +66,6 @@ def test_what_disturbed_a_run_is_told(own, ratio, holds, sentences):
     assert_reads_well(text, sentences)
 
 
-@pytest.mark.parametrize(
-    "precision, share", [("amp_bf16", 0.05), ("amp_bf16", 0.04), ("amp_fp16", 0.9)]
-)
-def test_bf16_that_runs_in_fp16_is_told(precision, share):
-    text = remark_on(profiled(precision=precision, fp16_kernel_fraction=share), FP32, gained())
-    assert ("; 5% of kernel time is in fp16" in text) is (share == 0.05) is ("in fp16" in text)
-    assert_reads_well(text)
-
-
 def literals_of(module):
     """Return the texts in a module of judge/ and, apart, the first ones of each Finding."""
     tree = ast.parse((ROOT / "mixed_precision_study/judge" / f"{module}.py").read_text())

@@ -13,7 +13,7 @@ from drawn_reports import failures_in, flat, parts_of, read_all, rows_in, write_
 
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
-from mixed_precision_study.report import results, tables
+from mixed_precision_study.report import results
 from mixed_precision_study.report.results import results_table
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
@@ -77,20 +77,6 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     numbers = amp[[*names, "energy"]].tolist()
     assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
-
-
-@pytest.mark.parametrize("many, stands", [(0, False), (3, True)])
-def test_among_many_ratios_holms_correction_decides_which_stand(
-    tmp_path, monkeypatch, many, stands
-):
-    monkeypatch.setattr(tables, "MANY_RATIOS", many)
-    runs = [run("fp32", time, repeat) for repeat, time in enumerate((2.3, 2.4, 2.5))]
-    runs += [run(name, 2.0, repeat) for name in ("tf32", "amp_fp16") for repeat in range(3)]
-    found = read_all(tmp_path, *runs)
-    over_fp32 = found.ratios[found.ratios.baseline == "fp32"]
-    # of three ratios, so 0.0171 x 3 > 0.05
-    assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)
-    assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
 
 
 HOSTS = (2.0, 3.0, 8.0, 4.0, 2.0)  # ratios, each of two processes that scatter
@@ -241,20 +227,6 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
     ]
     row = dict(zip(*rows, strict=True))
     assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
-
-
-def test_all_numbers_have_a_linked_row_for_each_precision(found):
-    failed = next(rows for rows in rows_in(results.method_section(found)) if "reason" in rows[0])
-    assert [(row["precision"], row["status"]) for row in failed] == [("bf16 AMP", "oom")]
-    (table,) = parts_of(results.numbers_section(found), Table)
-    rows = table.rows
-    assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16", "bf16"]
-    assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
-    assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1][
-        "s per epoch"
-    ] == "oom"
-    first = found.trainings.drop_duplicates("precision").set_index("precision").path
-    assert table.links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
 
 
 @pytest.mark.parametrize(

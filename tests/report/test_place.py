@@ -92,16 +92,7 @@ def test_a_strangers_summary_beside_records_stays_unrun(tmp_path, capsys):
     assert (theirs / "summary.ipynb").read_bytes() == before
 
 
-def test_a_run_without_a_place_for_its_report_does_not_start(tmp_path, capsys):
-    write_notebook(tmp_path / "summary.ipynb", 'records_dir = "."')
-    write_notebook(tmp_path / "cifar_resnet.ipynb", (NOTEBOOKS / "cifar_resnet.ipynb").read_text())
-    names = sorted(tmp_path.iterdir())
-    words = ["quick/cifar_resnet", "--gpus", "none", "--output-dir", str(NOTEBOOKS)]
-    assert cli.main(words) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and sorted(tmp_path.iterdir()) == names
-
-
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_reports_of_one_folder_take_turns(tmp_path):
     write_all(tmp_path, *made_up.pair_of())
     command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]

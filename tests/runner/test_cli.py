@@ -2,10 +2,8 @@
 up.
 """
 
-import contextlib
 import os
 import sys
-import types
 from unittest.mock import Mock
 
 import pytest
@@ -23,7 +21,6 @@ from tiny_suite import (
 
 from mixed_precision_study.parameters import assignments
 from mixed_precision_study.runner import cli, execute, folder
-from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import parameters_of
 
 STUDIES = {
@@ -204,14 +201,6 @@ def test_listing_names_what_is_asked_for_without_pytorch(capsys, monkeypatch, tm
         == 2
     )
     assert "resnet18" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
-    nodes = types.SimpleNamespace(devices=[Device(0, "ray")])
-    monkeypatch.setattr(cli.ray_tasks, "connected", lambda *given: contextlib.nullcontext(nodes))
-    assert main(suite, "one", "--dry-run", "-p", "csv_path", "/nowhere.csv", "--ray", "auto") == 0
-    (tmp_path / "my.csv").touch()
-    assert main(suite, "one", "--dry-run", "-p", "csv_path", "my.csv") == 0
 
 
 def test_a_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch):

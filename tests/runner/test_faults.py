@@ -38,7 +38,6 @@ from tiny_suite import (
 
 from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
-from mixed_precision_study.runner.folder import held
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.store.record import load
 
@@ -225,23 +224,6 @@ def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending)
         assert ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
     (record,) = read_records(tmp_path / "out")
     assert (record["status"], done.returncode) == (status, int(status != "ok")), done.stdout
-
-
-@pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
-def test_a_foreign_environment_stops_no_start(suite, tmp_path, given):
-    variables = {"FOLDER": str(tmp_path / "out"), **given}
-    environment = {
-        **os.environ,
-        **{f"MIXED_PRECISION_{name}": one for name, one in variables.items()},
-    }
-    with subprocess.Popen(["sleep", "60"], env=environment) as foreign:
-        try:
-            with held(tmp_path / "out"):
-                pass
-            # that run_all.py is gone
-            assert (foreign.poll() is None) == (given != {"RUNNER": "9" * 30})
-        finally:
-            foreign.kill()
 
 
 @contextlib.contextmanager

@@ -143,6 +143,7 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     assert not list(cluster[2].glob("ray-*"))
 
 
+@pytest.mark.exhaustive
 def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster):
     with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
         (cluster[2] / "data/go").touch()
@@ -155,6 +156,7 @@ def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster)
     assert {record["settings"]["data_dir"] for record in records} == {str(cluster[2] / "none")}
 
 
+@pytest.mark.exhaustive
 def test_interrupted_study_leaves_no_process_on_the_nodes(suite, tmp_path, cluster):
     with waiting(suite, "wait", cluster, 3, tmp_path) as runner:
         runner.terminate()
@@ -162,6 +164,7 @@ def test_interrupted_study_leaves_no_process_on_the_nodes(suite, tmp_path, clust
     assert (runner.returncode, read_records(tmp_path)) == (1, []), said
 
 
+@pytest.mark.exhaustive
 def test_cluster_that_cannot_be_used_is_one_sentence(suite, tmp_path, cluster, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # without a token
     token = os.environ["RAY_AUTH_TOKEN"]
