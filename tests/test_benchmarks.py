@@ -3,8 +3,6 @@
 import itertools
 import math
 import random
-import subprocess
-import sys
 from statistics import fmean
 
 import attention_error
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 import seeds_needed
 import simulate
-from conftest import ENVIRONMENT, ROOT
 from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
@@ -48,13 +45,6 @@ def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     found = [quality_difference(own, base, one)["outcome"] for own in studies].count(EQUIVALENT)
     assert seeds_needed.POWER - 0.06 < found / 1000 < seeds_needed.POWER + 0.1
     assert [seeds_needed.seeds_needed(*case) for case in ((0.0, 0.02), (1.0, 0.002))] == [5, None]
-
-
-@pytest.mark.parametrize("script", ["seeds_needed.py", "equal_runs.py", "run_seconds.py"])
-def test_a_folder_without_such_records_gets_one_sentence(tmp_path, script):
-    command = [sys.executable, ROOT / "benchmarks" / script, tmp_path / "none"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode in (1, 2) and done.stdout == "" and done.stderr.count("\n") == 1
 
 
 def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):

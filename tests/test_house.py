@@ -1,6 +1,4 @@
-"""What keeps the code readable: few branches, no `if` in disguise, and one place for the names of
-environment variables.
-"""
+"""What keeps the code readable: few branches, and no `if` in disguise."""
 
 import ast
 
@@ -78,33 +76,3 @@ def test_no_product_stands_for_an_if():
 
     tricks = places_of(is_trick)
     assert len(tricks) <= LIMITS["products that stand for an if"], tricks
-
-
-def names_in_environment(node):
-    """Return the literal names by which a node reads or sets a variable of the environment."""
-    words = []
-    if isinstance(node, ast.Subscript):
-        words = [node.value, node.slice]
-    elif isinstance(node, ast.Call):
-        words = [node.func, *node.args[:1]]
-    elif isinstance(node, ast.Compare):
-        words = [*node.comparators, node.left]
-    of_environment = words and ast.unparse(words[0]).startswith(("os.environ", "os.getenv"))
-    if not of_environment or not isinstance(words[-1], ast.Constant):
-        return []
-    return [words[-1].value]
-
-
-def test_environment_variables_are_named_in_one_module():
-    elsewhere = []
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
-            names = names_in_environment(node)
-            if isinstance(node, ast.Constant) and str(node.value).startswith("MIXED_PRECISION_"):
-                names.append(node.value)
-            if path.name != "variables.py":
-                elsewhere += [f"{path.relative_to(ROOT)}:{node.lineno} {name}" for name in names]
-    assert elsewhere == []
-    example = ast.parse('os.environ["A"], os.environ.get("B", 0), "C" in os.environ, os.getenv(D)')
-    found = [name for node in ast.walk(example) for name in names_in_environment(node)]
-    assert sorted(found) == ["A", "B", "C"]

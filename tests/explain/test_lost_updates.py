@@ -4,13 +4,10 @@ import pytest
 import torch
 from explained_training import Weights, linear_loss, make_record
 from small_training import sgd_trainer
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
 from mixed_precision_study.train.device_optimizer import (
-    DeviceAdamW,
-    DeviceSGD,
-    on_device,
     rounded_at_random,
 )
 
@@ -82,12 +79,3 @@ def test_rounding_at_random_is_right_on_average():
     kept = torch.tensor([0.0, 1.0, -2.5, float("inf"), -float("inf")])
     assert torch.equal(rounded_at_random(kept).float(), kept)
     assert rounded_at_random(torch.tensor([float("nan")])).isnan().all()
-
-
-def test_only_bf16_weights_are_rounded_at_random():
-    assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, SGD)
-    for kind, ours in ((SGD, DeviceSGD), (AdamW, DeviceAdamW)):
-        device = on_device(
-            kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), "stochastic"
-        )
-        assert type(device) is ours and device.rounding == "stochastic"

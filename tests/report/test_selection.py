@@ -6,7 +6,7 @@ import zipfile
 
 import made_up_records as made_up
 import pytest
-from conftest import ROOT, refuses
+from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.report import results
@@ -33,13 +33,6 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     )  # as --report outputs asks for
     assert (elsewhere.folder, len(elsewhere.trainings)) == (str(tmp_path / "new"), 1)
     assert len(read_tables("../outputs/main/quick-h200").trainings) == 1
-    shutil.rmtree(tmp_path / "notebooks/outputs")
-    shutil.rmtree(tmp_path / "outputs/quick")
-    with refuses("records_dir"):
-        read_tables("outputs")  # what is published alone is no answer
-    write_all(tmp_path / "outputs/quick", made_up.make("cifar_resnet", "fp32"))
-    monkeypatch.chdir(tmp_path / "outputs/quick")  # as where records were uploaded
-    assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
 def test_files_that_are_no_records_are_named_but_not_the_suites(
