@@ -86,6 +86,12 @@ def refuses(words=None):
     assert "\n" not in str(stopped.value)
 
 
+def on_request(cases, *rare):
+    """Return the cases of a test, of which the rare ones are run where `exhaustive` is asked for."""
+    marks = [pytest.mark.exhaustive]
+    return [pytest.param(one, marks=marks * (one in rare)) for one in cases]
+
+
 def seeded(seed):
     """Return a generator of random numbers that are the same each time."""
     return torch.Generator().manual_seed(seed)

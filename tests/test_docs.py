@@ -87,12 +87,6 @@ def test_a_page_has_no_wide_table_and_no_long_sentence(path):
     assert [one for one in sentences_of(text) if words_of(one) > 25] == []
 
 
-def test_a_wide_table_and_a_long_sentence_are_found():
-    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 8.7)
-    assert longest(" [resnet-18](a/long/address.md)<!--name--> ") == longest("resnet-")
-    assert [words_of(one) for one in sentences_of("One is. Two, it is (so)\n- Three.")] == [2, 4, 1]
-
-
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
 def test_an_answer_has_its_form_and_length(path):
     title, _, answer, *_ = path.read_text().splitlines()

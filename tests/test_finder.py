@@ -84,9 +84,15 @@ def of_another_user(folder):
         os.chown(path, 65_534, 65_534)
 
 
-@pytest.mark.parametrize("change", [open_to_all, of_another_user])
-@pytest.mark.parametrize("form", ["package", "module", "clone"])
-@pytest.mark.parametrize("below", ["", "user/work"], ids=["there", "below"])
+@pytest.mark.parametrize(
+    "change, form, below",
+    [
+        (open_to_all, "package", ""),
+        (open_to_all, "module", "user/work"),
+        (of_another_user, "clone", "user/work"),
+        (of_another_user, "module", ""),
+    ],
+)
 def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form, below):
     """Neither from the notebook's folder nor from above it; what is installed comes first, else
     a sentence.

@@ -2,11 +2,10 @@
 
 import ast
 import re
-from typing import get_args
 
 import pytest
 from conftest import ROOT
-from made_up_runs import HOT, flat, gained, profiled
+from made_up_runs import HOT, gained, profiled
 
 from mixed_precision_study.judge import equivalence
 from mixed_precision_study.judge import verdict as judging
@@ -20,14 +19,12 @@ from mixed_precision_study.report.words import (
     SOFTWARE_AND_HOST,
     outcome_words,
 )
-from mixed_precision_study.store.record import Status
 
 SKIPPED = Finding("skipped", "amp_fp16", {"share": 0.4})
 LOST = Finding("lost", "", {"metric": "accuracy", "own": 0.897, "base": 0.9})
 SLOWED = Finding("slowed", "fp32", {"reasons": ["heat"]})
 FORKED = Finding("forked", "fp32")
 FP32 = profiled(precision="fp32")
-NOT_OK = [status for status in get_args(Status) if status != "ok"]
 
 
 def assert_reads_well(text, sentences=1):
@@ -37,16 +34,6 @@ def assert_reads_well(text, sentences=1):
     assert text.endswith(".")
     assert not re.search(r"\.\s*[.;:,)]|\bNone\b|\bnan\b|\binf\b|\(\)|\s\s|\[|\{", text), text
     assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text
-
-
-@pytest.mark.parametrize("status", NOT_OK)
-def test_a_failed_run_says_why(status):
-    fields = {"status": status, "epoch_seconds": []}
-    text = remark_on(flat(**fields, reason="the reason"), FP32, None)
-    assert text.startswith("amp_fp16 (") and text.endswith("): the reason.")
-    assert remark_on(flat(**fields, reason="the reason."), FP32, None) == text
-    # a record from elsewhere may have no reason
-    assert_reads_well(remark_on(flat(**fields), FP32, None))
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,6 @@ def test_a_persons_file_is_none_of_a_report(tmp_path, name):
     assert of_a_report(tmp_path / "link")  # it is replaced, and what it leads to stays
 
 
-def test_what_the_study_has_published_is_of_a_report():
-    folder = ROOT / "outputs/main/quality-h100"
-    names = ("summary.ipynb", "summary.html", "trainings.csv", "ratios.csv")
-    assert all(of_a_report(folder / name) for name in names)
-    assert of_a_report(ROOT / "outputs/main/published/articles.csv")
-
-
 @pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
 def test_a_persons_table_or_chart_is_kept_and_the_report_tells(tmp_path, name):
     (tmp_path / name).write_bytes(WORDS[name])

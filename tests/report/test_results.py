@@ -58,17 +58,6 @@ def test_a_range_tells_its_side_of_1_from_six_machines_on(hosts, lowest, mark, s
     assert f" {share} of equal pairs" in results.said_of_side(hosts)
 
 
-def test_pictures_have_the_seconds_and_memory(of_three):
-    seconds, memory = drawn_of(of_three)
-    assert [label for _, label in seconds.values()] == ["6.00 s", "3.00 s", "1.50 s"]
-    assert [length for length, _ in seconds.values()] == pytest.approx([6, 3, 1.5])
-    assert memory == {
-        "fp32": (1, "1.00 GiB"),
-        "tf32": (1, "1.00 GiB"),
-        "amp_fp16": (0.5, "0.50 GiB"),
-    }
-
-
 def test_the_table_has_the_numbers_of_the_pictures(of_three):
     table = results.results_table(of_three)
     assert list(table.index) == ["fp32", "TF32", "fp16 AMP"]

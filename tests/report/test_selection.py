@@ -11,7 +11,7 @@ from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.report import results
 from mixed_precision_study.report.files import sort_out
-from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
+from mixed_precision_study.report.tables import device_name, group, read_tables
 from mixed_precision_study.report.words import said_of_commits, task_name
 from mixed_precision_study.runner import status
 from mixed_precision_study.store import commit
@@ -47,14 +47,6 @@ def test_files_that_are_no_records_are_named_but_not_the_suites(
     assert [
         path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason
     ] == []
-    (tmp_path / "uploaded.zip").unlink()
-    for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
-        (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
-    tables = read_tables(tmp_path)
-    assert dict(tables.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
-    assert "1 used, 0 left out" in said_of_found(tables) and "5 JSON files" in said_of_found(tables)
-    (row,) = next(rows for rows in rows_in(results.method_section(tables)) if "left out" in rows[0])
-    assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
 
 
 def comparisons_in(records):

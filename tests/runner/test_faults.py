@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from conftest import read_json
+from conftest import on_request, read_json
 from made_up_nvml import NvmlError, fake_nvml
 from tiny_suite import (
     ACT,
@@ -208,7 +208,7 @@ ENDINGS = {  # how a notebook goes on when it has started them: (source, status 
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", on_request(ENDINGS, "timeout"))
 def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending):
     place, (last, status) = list(ENDINGS).index(ending), ENDINGS[ending]
     numbers = {name: 100_003 + 10 * number + place for number, name in enumerate(DAEMONS)}
@@ -275,7 +275,7 @@ def complete(suite, data, missing):
     assert_whole(data / "out", 4)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", on_request([False, True], True))
 def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     """By itself within ten seconds, and where it is stopped as by Ctrl-Z, by the next start at
     once.
@@ -299,7 +299,7 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     "signals, go, missing",
     [
         ([signal.SIGINT], "go-1", 3),  # to all, as a terminal sends Ctrl-C
-        ([signal.SIGTERM], "go", 1),
+        pytest.param([signal.SIGTERM], "go", 1, marks=pytest.mark.exhaustive),
         ([signal.SIGHUP], "go", 1),  # as of a terminal that was closed
         ([signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM], None, 4),
     ],

@@ -8,7 +8,7 @@ import sys
 
 import pandas as pd
 import pytest
-from conftest import ENVIRONMENT, ROOT
+from conftest import ENVIRONMENT, ROOT, on_request
 from own_gpt import DOORS, write_gpt
 from tiny_suite import write_notebook
 
@@ -57,10 +57,7 @@ def records_in(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "door",
-    [pytest.param(one, marks=[pytest.mark.exhaustive] * (one == "Experiment")) for one in DOORS],
-)
+@pytest.mark.parametrize("door", on_request(DOORS, "compare", "Experiment"))
 def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     write_gpt(tmp_path, door)
     spare_the_report(tmp_path)

@@ -169,6 +169,7 @@ def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_dead_worker_and_dead_node_cost_only_their_repetitions(suite, tmp_path, cluster):
     """The last test of the cluster, because a node is gone after it."""
     there, other, folder = cluster

@@ -73,14 +73,6 @@ def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(said):
     assert said("tf32", parameters={"repeat": 1}) == (", eager", "TF32", both)
 
 
-def test_another_way_has_a_base_of_its_own(said):
-    said("tf32")
-    graph = {"parameters": {"execution": "cuda_graph", "channels_last": True}}
-    assert said("tf32", **graph, seconds=[1.5] * 3) is None
-    found = said("amp_bf16", **graph, seconds=[1.0] * 3)
-    assert found == (", CUDA graph, channels_last", "TF32", {"bf16": (1.5, 1)})
-
-
 def test_a_ratio_waits_for_its_fair_base(ended, said):
     _, comparison = ended("fp32")
     parameters = {**comparison[0].parameters, "precisions": ["tf32"]}
