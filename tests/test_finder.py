@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, code_cells, read_notebook
+from conftest import ENVIRONMENT, ROOT, code_cells, on_request, read_notebook
 from notebook_outputs import cell_errors, executed, papermill
 
 NAME = "mixed_precision_study"
@@ -136,7 +136,7 @@ def test_the_first_cells_need_the_standard_library_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("alone", on_request([False, True], True))
 def test_papermill_runs_the_code_of_the_notebooks_clone(clones, tmp_path, alone):
     (_, notebook, record), (second, *_) = clones
     notebook = shutil.copy(notebook, tmp_path) if alone else notebook

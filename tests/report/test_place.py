@@ -3,13 +3,11 @@ that a report starts.
 """
 
 import json
-import subprocess
-import sys
 import zipfile
 
 import made_up_records as made_up
 import pytest
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, refuses
+from conftest import NOTEBOOKS, ROOT, refuses
 from drawn_reports import write_all
 from tiny_suite import write_notebook
 
@@ -83,23 +81,6 @@ def test_a_strangers_summary_beside_records_stays_unrun(tmp_path, capsys):
     assert "--output-dir" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert (theirs / "summary.ipynb").read_bytes() == before
-
-
-@pytest.mark.exhaustive
-def test_two_reports_of_one_folder_take_turns(tmp_path):
-    write_all(tmp_path, *made_up.pair_of())
-    command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]
-    pipes = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-        "env": ENVIRONMENT,
-    }
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    said = [one.communicate()[0] for one in both]
-    assert [one.returncode for one in both] == [0, 0], said
-    assert sum("waits" in text for text in said) == 1
-    assert (tmp_path / "summary.html").stat().st_size > 10_000 and not list(tmp_path.glob("*kept*"))
 
 
 def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):
