@@ -13,7 +13,7 @@ from drawn_reports import failures_in, flat, parts_of, read_all, rows_in, write_
 
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
-from mixed_precision_study.report import results
+from mixed_precision_study.report import results, tables
 from mixed_precision_study.report.results import results_table
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
@@ -77,6 +77,20 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     numbers = amp[[*names, "energy"]].tolist()
     assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
+
+
+@pytest.mark.parametrize("many, stands", [(0, False), (3, True)])
+def test_among_many_ratios_holms_correction_decides_which_stand(
+    tmp_path, monkeypatch, many, stands
+):
+    monkeypatch.setattr(tables, "MANY_RATIOS", many)
+    runs = [run("fp32", time, repeat) for repeat, time in enumerate((2.3, 2.4, 2.5))]
+    runs += [run(name, 2.0, repeat) for name in ("tf32", "amp_fp16") for repeat in range(3)]
+    found = read_all(tmp_path, *runs)
+    over_fp32 = found.ratios[found.ratios.baseline == "fp32"]
+    # of three ratios, so 0.0171 x 3 > 0.05
+    assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)
+    assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
 
 
 HOSTS = (2.0, 3.0, 8.0, 4.0, 2.0)  # ratios, each of two processes that scatter
