@@ -1,4 +1,4 @@
-"""benchmarks/lines.py: its rows, its training, what it says of a row that fails, and its table."""
+"""benchmarks/lines.py: its rows, its training, and its table."""
 
 import math
 from statistics import fmean, stdev
@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 import lines
 import pytest
 import torch
+from conftest import on_request
 
 
 def result(process, row, step_ms, model="gpt", **others):
@@ -66,7 +67,7 @@ def test_compiling_is_paid_against_the_last_eager_row():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", lines.MODELS)
+@pytest.mark.parametrize("model", on_request(lines.MODELS, "resnet18", "efficientnet"))
 def test_every_row_but_the_compiled_trains_alike(model):
     """A CPU takes seconds for a step of a convolutional model in fp16, so that is left out."""
     losses = {}

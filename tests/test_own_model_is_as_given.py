@@ -53,7 +53,7 @@ MODES = {
     "eval": (lambda **options: make_model(**options).eval(), True),
     "frozen": (frozen, False),
 }
-COMPILED = pytest.param("compile", marks=pytest.mark.slow)
+COMPILED = pytest.param("compile", marks=pytest.mark.exhaustive)
 
 
 @pytest.mark.any_python
@@ -200,12 +200,12 @@ OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])
 RAGGED = torch.nested.nested_tensor([torch.ones(2, 16), torch.ones(3, 16)], layout=torch.jagged)
 
 
-@pytest.mark.any_python
+@pytest.mark.once
 @pytest.mark.parametrize(
     "says, changed",
     [
-        *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
-        *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, Stream(), OTHER_DATASET)),
+        *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16")),
+        *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, OTHER_DATASET)),
         *(
             ("DataLoader", {"eval_batches": wrong, "evaluate": len})
             for wrong in (SAMPLES, Stream())
@@ -404,8 +404,9 @@ OTHERS = {
 
 
 @pytest.mark.any_python
-@pytest.mark.parametrize("after", [1, 2, 3, 4])
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize(
+    "kind, after", [*((kind, 2) for kind in OTHERS), *(("fewer", after) for after in (1, 3, 4))]
+)
 def test_an_epoch_of_other_steps_or_shapes_is_no_result(kind, after, tmp_path):
     batches = Changing(after, OTHERS[kind])
     given = usual(batches=batches, epochs=3, max_steps=99, output_dir=str(tmp_path), **ALONE)

@@ -262,7 +262,7 @@ def test_batches_that_run_out_end_a_diagnosis():
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_script_that_ends_by_an_error_is_reported():
     code = (
         "import warnings\nfrom diagnosis_cases import clipped_loop\nfrom "

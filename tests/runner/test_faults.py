@@ -208,7 +208,7 @@ ENDINGS = {  # how a notebook goes on when it has started them: (source, status 
 }
 
 
-@pytest.mark.parametrize("ending", on_request(ENDINGS, "timeout"))
+@pytest.mark.parametrize("ending", on_request(ENDINGS, "timeout", "killed"))
 def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending):
     place, (last, status) = list(ENDINGS).index(ending), ENDINGS[ending]
     numbers = {name: 100_003 + 10 * number + place for number, name in enumerate(DAEMONS)}
@@ -300,7 +300,8 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     [
         ([signal.SIGINT], "go-1", 3),  # to all, as a terminal sends Ctrl-C
         pytest.param([signal.SIGTERM], "go", 1, marks=pytest.mark.exhaustive),
-        ([signal.SIGHUP], "go", 1),  # as of a terminal that was closed
+        # as of a terminal that was closed
+        pytest.param([signal.SIGHUP], "go", 1, marks=pytest.mark.exhaustive),
         ([signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM], None, 4),
     ],
 )
