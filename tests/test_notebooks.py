@@ -249,23 +249,6 @@ def test_a_notebook_leaves_a_record_of_each_mode(trained):
     assert {one["settings"]["batch_size"] for one in found.values()} == {4}
 
 
-@pytest.mark.parametrize("precision", ON_CPU)
-def test_a_record_of_the_cpu_has_no_made_up_number(trained, precision):
-    record = trained[1][precision]
-    lengths = {len(record[name]) for name in ("epoch_seconds", "metric", "train_loss")}
-    assert lengths == {1}
-    # a block for each step
-    assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2
-    assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
-    for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
-        assert record[f"{what}_reason"] == "no GPU"
-    unknown = (
-        "energy_joules gpu_busy_fraction flops_per_step ledger_activations_mib throttled "
-        "peak_allocated_mib"
-    )
-    assert {record[what] for what in unknown.split()} == {None}  # never zero
-
-
 @pytest.mark.parametrize("trained", [LANGUAGE], indirect=True)
 def test_a_kernel_says_how_it_started_and_what_needs_a_gpu(trained):
     folder, found = trained

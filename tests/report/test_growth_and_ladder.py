@@ -1,61 +1,11 @@
-"""Ladders beside ways of execution, losses beside their bar, and largest batches; golden figures
-hold the other numbers.
-"""
+"""Losses beside their bar, and largest batches; golden figures hold ladders and what grows."""
 
 import made_up_records as made_up
 import pytest
-from drawn_reports import read_all, rows_in
+from drawn_reports import read_all
 
 from mixed_precision_study.report import settings
 from mixed_precision_study.store.record import flat_record
-
-# label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
-CLIMBED = (
-    ("fp32", {"precision": "fp32"}, ("fp32", 6.0, "eager", False, 128)),
-    ("TF32", {"precision": "tf32"}, ("tf32", 3.0, "eager", False, 128)),
-    ("AMP", {"precision": ["amp_bf16", "amp_fp16"]}, ("amp_bf16", 2.5, "eager", False, 128)),
-    ("channels_last", {"channels_last": True}, ("amp_bf16", 2.5, "eager", True, 128)),
-    ("compiled", {"execution": "compile"}, ("amp_bf16", None, "compile", True, 128)),  # it failed
-    (
-        "graph",
-        {"execution": "compile_cuda_graph"},
-        ("amp_bf16", 1.25, "compile_cuda_graph", True, 128),
-    ),
-    (
-        "larger batch",
-        {"batch_size": [512, 128, 80]},
-        ("amp_bf16", 0.5, "compile_cuda_graph", True, 512),
-    ),
-)
-STEPS = [{"label": label} | settings for label, settings, _ in CLIMBED]
-
-
-@pytest.fixture(scope="module")
-def climbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("climbed")
-    for *_, (precision, seconds, way, layout, size) in CLIMBED:
-        parameters = {"epochs": 6, "batch_size": size, "execution": way, "channels_last": layout}
-        facts = {"seconds": [seconds or 1.0] * 6, "peak": 700.0, "parameters": parameters}
-        if not seconds:
-            facts |= {"status": "failed", "epoch_seconds": []}
-        made_up.write_processes(made_up.make("cifar_resnet", precision, **facts), folder)
-    return read_all(folder, steps=STEPS)
-
-
-@pytest.fixture(scope="module")
-def steps(climbed):
-    return settings.ladder_steps(climbed)
-
-
-def test_steps_are_in_no_table_of_ways(climbed, steps):
-    section = settings.steps_section(climbed)
-    assert "4.8" in section.finding and len(rows_in(section)[0]) == len(steps)
-    pairs = set(zip(steps.comparison, steps.precision, strict=True))
-    assert not [
-        one
-        for one in settings.ways_of(climbed, steps).itertuples()
-        if {(one.before, one.precision), (one.after, one.precision)} <= pairs
-    ]
 
 
 @pytest.mark.parametrize(
