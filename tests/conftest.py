@@ -49,13 +49,8 @@ ONCE |= {"lines", "notebooks_as_files", "outputs", "style", "style_of_tests"}
 # Test files that take longest, in order. They come first, so that two processes of tests end
 # together.
 LONGEST = (
-    "own_model_on_gpu",
-    "faults",
-    "golden",
-    "notebooks",
-    "ray_cluster",
-    "cli",
-    "experiment",
+    *("own_model_on_gpu", "faults", "ray_cluster", "diagnose", "own_model_is_as_given", "golden"),
+    *("one_door", "golden_figures", "notebooks", "security", "standalone", "cli", "experiment"),
     "summary",
 )
 
