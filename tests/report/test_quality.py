@@ -42,25 +42,6 @@ def test_each_precision_has_its_difference_seeds_and_outcome():
 
 
 @pytest.mark.parametrize(
-    "notebook, change, margins",
-    [
-        ("cifar_resnet", 0.00104, 0.52),
-        ("efficientnet_regression", -0.00104, 0.052),
-        ("lstm_language_model", 1.91, -0.5),
-    ],
-)
-def test_worse_is_at_the_left_whatever_the_metric(notebook, change, margins):
-    runs = made_up.over_seeds(
-        [change * part for part in (0.9, 0.95, 1, 1.05, 1.1)], notebook=notebook
-    )
-    _, (chart,), _, _ = section_of(*runs)
-    low, mean, high = drawn(chart)["tf32"]
-    assert low < mean < high and mean == pytest.approx(margins, rel=0.02)
-    words = {text.get_text(): text.get_position()[0] for text in chart.figures[0].axes[0].texts}
-    assert words["← worse"] < low < high < words["better →"]
-
-
-@pytest.mark.parametrize(
     "runs",
     [
         made_up.over_seeds([0.001, 0.0012, 0.004]),
