@@ -102,6 +102,13 @@ def test_nothing_is_said_where_there_is_no_speed_up(said, fields):
     assert said("amp_bf16", **fields) is None
 
 
+@pytest.mark.parametrize("fields, count", [({}, 0), ({"gpu_shared": True}, 1)])
+def test_what_makes_runs_doubtful_is_said_once(ended, tmp_path, fields, count):
+    for precision in ("fp32", "tf32"):
+        ended(precision, **fields)
+    assert table(tmp_path).count("Caution") == count
+
+
 def cells(text):
     """Return {name of a row: its cells} of a table."""
     rows = [re.split(r"  +", line.strip()) for line in text.splitlines() if line[0] != " "]
