@@ -528,7 +528,9 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "insightface 2262": ("scale falls", lambda: scaled(loss_of=inf_at_any_scale)),
     "loss is NaN": ("loss not finite", lambda: scaled(loss_of=times(math.nan))),
     "Paddle 67895": ("gradients not cleared", lambda: scaled(ends="keep step update")),
+    "not cleared in fp32": ("gradients not cleared", lambda: plain(clear=False)),
     "Applio 860": ("steps twice", lambda: scaled(ends="step update optimizer")),
+    "torchvision 017e9b99": ("steps twice", lambda: scaled(ends="step update clip optimizer")),
     "pytorch 36601": (
         "update without step",
         lambda: scaled(micro=2, ends="unscale last:step update"),
@@ -540,9 +542,14 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
         "lost updates",
         lambda: plain(dtype=BF16, optimizer=partial(AdamW, lr=1e-5)),
     ),
+    "foreign optimizer": (
+        "lost updates",
+        lambda: plain(dtype=BF16, optimizer=partial(Foreign, lr=1e-6)),
+    ),
     "pytorch 8860": ("eps", lambda: plain(dtype=FP16, optimizer=adam)),
     "pytorch 58392": ("evaluation not finite", lambda: plain(evaluate=overflow)),
     "accelerate 113": ("unscaled twice", through_a_wrapper),
+    "by hand and by the scaler": ("unscaled twice", lambda: turns(turn_of(backward, divided, end))),
     "unscale_ and by hand": (
         "unscaled twice",
         lambda: turns(turn_of(backward, unscale, divided, end)),
@@ -552,6 +559,10 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
         lambda: turns(turn_of(backward, lambda part: part.loss().backward(), end)),
     ),
     "swapped scalers": ("another scale", swapped_scalers),
+    "clipped past the scaler": (
+        "past the scaler",
+        lambda: turns(turn_of(backward, clipped, plain_step)),
+    ),
     "clipped by value": (
         "clipped while scaled",
         lambda: turns(
@@ -573,6 +584,7 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
         lambda: turns(turn_of(backward, end), scale=2.0**16, growth_interval=1),
     ),
     "lightning 18828": ("scheduled though skipped", scheduled_though_skipped),
+    "the same, fused": ("scheduled though skipped", lambda: scheduled_though_skipped(fused)),
     "Flow-Factory 186": ("stale weights", autocast_around_the_loop),
     "DeepSpeedExamples 754": (
         "loss in 16 bits",
