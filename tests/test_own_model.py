@@ -299,6 +299,16 @@ def test_targets_keep_their_type_and_arguments_are_cast(precision):
     )
 
 
+def test_an_error_in_one_precision_is_a_record(capsys):
+    def loss(model, batch):
+        return compute_loss(model, batch) if not torch.is_autocast_enabled("cpu") else model.missing
+
+    records = compare("one_fails", make_model, [(INPUTS, LABELS)], loss, **QUICK)
+    assert [record.status for record in records] == ["ok", "failed"]
+    frames = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  File ")]
+    assert frames[0].startswith(f'  File "{__file__}"')
+
+
 class OwnAutocast(nn.Linear):
     def forward(self, inputs):
         with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):

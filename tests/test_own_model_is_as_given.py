@@ -263,6 +263,12 @@ def test_what_is_wrong_is_refused_before_any_training(says, changed, tmp_path):
     assert [one for one in read_records(tmp_path)[0] if one["status"] == "ok"] == []
 
 
+@pytest.mark.parametrize("name", [7, None, "a\0b"])
+def test_a_name_that_is_no_text_is_one_sentence(name, tmp_path):
+    with refuses("model is"):
+        compare(name, **usual(output_dir=str(tmp_path)))
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_call_without_gradients_is_one_sentence(mode):
     with mode(), refuses("outside"):
