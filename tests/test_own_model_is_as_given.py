@@ -409,7 +409,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.any_python
+@pytest.mark.once
 @pytest.mark.parametrize(
     "kind, after", [*((kind, 2) for kind in OTHERS), *(("fewer", after) for after in (1, 3, 4))]
 )
@@ -508,6 +508,7 @@ def test_another_model_is_another_comparison_and_keeps_both(tmp_path):
 LATER = [*BATCHES[:1], *((100 * x, y) for x, y in BATCHES[1:])]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "changed, parts",
     [

@@ -13,6 +13,7 @@ from mixed_precision_study.parameters import PLANNED_ENV
 from mixed_precision_study.tasks import byte_text
 from mixed_precision_study.train.precision import set_fp32_precision
 
+pytestmark = pytest.mark.any_python
 SMALL = {
     "dataset": "synthetic",
     "width": 64,
