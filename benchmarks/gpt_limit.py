@@ -24,6 +24,7 @@ import re
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,8 +107,10 @@ def flop_per_token(given: dict, weights: int) -> float:
     return 6 * weights + 12 * given["layers"] * given["width"] * given["context"]
 
 
-def measure(rung: str, options: argparse.Namespace) -> dict:
-    """Return a row of limit.csv, once it is this rung's turn."""
+def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
+    """Yield a row of limit.csv, once it is this rung's turn, and again with what a profile tells,
+    because that takes longest.
+    """
     given = SIZE | RUNGS[rung] | (TINY if options.tiny else {})
     parameters = {**given, "epochs": 1, "output_dir": str(options.folder)}
     experiment = given["experiment"] = experiment_of(
@@ -137,13 +140,20 @@ def measure(rung: str, options: argparse.Namespace) -> dict:
     if DEVICE == "cuda":
         row |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30}
         row |= {"gpu": torch.cuda.get_device_name()}
-        seen = SimpleNamespace(step_ms_median=1000 * second)
-        profile_steps(seen, trainer, every)
-        row["attention"] = f"{seen.attention_forward}, {seen.attention_backward}"
-        shares = seen.kernel_family_fractions
+    yield row
+    if DEVICE == "cuda":
+        seen: dict = {}
+        record = SimpleNamespace(step_ms_median=1000 * second, fill=seen.update)
+        profile_steps(record, trainer, every)
+        row["attention"] = f"{seen['attention_forward']}, {seen['attention_backward']}"
         row["families_ms"] = "; ".join(
-            f"{name} {share * seen.gpu_busy_ms_per_step:.2f}" for name, share in shares
+            f"{name} {share * seen['gpu_busy_ms_per_step']:.2f}"
+            for name, share in seen["kernel_family_fractions"]
         )
+        yield row
+
+
+def rounded(row: dict) -> dict:
     return {name: f"{one:.5g}" if isinstance(one, float) else one for name, one in row.items()}
 
 
@@ -157,8 +167,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         with contextlib.redirect_stdout(io.StringIO()):
-            row = measure(options.one, options)
-        print(json.dumps(row))
+            for row in measure(options.one, options):
+                print(json.dumps(rounded(row)), file=sys.__stdout__, flush=True)
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []

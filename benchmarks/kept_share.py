@@ -2,15 +2,16 @@
 
     python benchmarks/kept_share.py PILOT [COUNTED ...] [--csv FILE]
 
-Reads the trainings.csv of folders. From the pilot's trainings it takes, for each experiment, the
-margin, the four learning rates and the seeds that two equal recipes need, by the rules of
-docs/contributors/weights_plan.md. With the counted folders it prints every cell, which is a recipe
-at a rate, beside TF32, and the score of the predictor. --csv writes the cells into a file.
+Reads the trainings.csv of folders or zips. From the pilot's trainings it takes, for each
+experiment, the margin, the four learning rates and the seeds that two equal recipes need, by the
+rules of docs/contributors/weights_plan.md. With the counted folders it prints every cell, which is
+a recipe at a rate, beside TF32, and the score of the predictor. --csv writes the cells into a file.
 """
 
 import argparse
 import math
 import sys
+import zipfile
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -58,12 +59,19 @@ class Score(NamedTuple):
     verdict: str  # holds, fails or inconclusive
 
 
+def table_in(place: Path) -> pd.DataFrame:
+    """Return the trainings.csv of a folder or a zip."""
+    if place.is_dir():
+        return pd.read_csv(place / "trainings.csv")
+    with zipfile.ZipFile(place) as archive, archive.open("trainings.csv") as opened:
+        return pd.read_csv(opened)
+
+
 def trainings_in(folders: Iterable[str | Path]) -> pd.DataFrame:
     """Return the trainings that have a metric, with `quality`, which is higher where they are better;
     one that diverged has none.
     """
-    tables = [pd.read_csv(Path(folder) / "trainings.csv") for folder in folders]
-    rows = pd.concat(tables, ignore_index=True)
+    rows = pd.concat(map(table_in, map(Path, folders)), ignore_index=True)
     rows = rows[rows.status.isin(["ok", "diverged"])].copy()
     rows["quality"] = rows.metric.where(rows.metric_better == "higher", -rows.metric)
     rows["identity"] = rows.identity.fillna("")  # of the weights that all begin with: a block
@@ -109,6 +117,7 @@ def cells_of(rows: pd.DataFrame, pilot: Pilot) -> pd.DataFrame:
     """Return a row for each recipe at each rate: how much worse than TF32 it ends over equal seeds
     of one block, as a share of the margin, with the 90% interval.
     """
+    rows = rows[rows.lr.isin(pilot.rates)]  # others, as those of bases and of times, are none
     rows = rows.assign(quality=rows.quality.fillna(pilot.start))  # a diverged one gains nothing
     pairs = rows.pivot_table("quality", ["lr", "identity", "seed"], RECIPE)
     if BASE not in pairs:
@@ -167,7 +176,7 @@ def scored(cells: pd.DataFrame) -> tuple[pd.DataFrame, Score | None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("pilot", help="folder with the trainings.csv of the pilot")
+    parser.add_argument("pilot", help="folder or zip with the trainings.csv of the pilot")
     parser.add_argument("counted", nargs="*", help="folders with those of the counted trainings")
     parser.add_argument("--csv", default="", help="file for the cells")
     arguments = parser.parse_args()

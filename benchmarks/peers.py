@@ -34,6 +34,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Iterator
@@ -100,10 +101,8 @@ MICRO_BATCHES, WARMUP = 4, 10
 
 def wait_for_turn(*_) -> None:
     """Say that all is loaded and compiled, and wait until no other contender is timed."""
-    signal.alarm(0)
     print("ready", file=sys.__stdout__, flush=True)
     sys.stdin.readline()
-    signal.alarm(TIMEOUT)
 
 
 def changed(text: str, changes: list[tuple[str, str]]) -> str:
@@ -437,19 +436,33 @@ def peers_of(measured: list[dict]) -> list[dict]:
     return rows
 
 
+@contextlib.contextmanager
+def at_most(seconds: float, process: subprocess.Popen) -> Iterator[None]:
+    """End a process that takes longer, and what it has started, which may hold its pipes open."""
+    timer = threading.Timer(seconds, os.killpg, (process.pid, signal.SIGKILL))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def by_turns(commands: list[list[str]]) -> Iterator[tuple[str, str]]:
     """Yield (output, last error) of each command. All of them start at the same time, and each goes
-    on from wait_for_turn() after the one before it has ended.
+    on from wait_for_turn() after the one before it has ended. One that hangs is ended.
     """
     running = []
     for command in commands:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, a pipe could fill up meanwhile
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
-        running.append((subprocess.Popen(command, text=True, **pipes), errors))
+        process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+        running.append((process, errors))
     for process, _ in running:
-        next((line for line in process.stdout if line == "ready\n"), None)  # or its end
+        with at_most(TIMEOUT, process):
+            next((line for line in process.stdout if line == "ready\n"), None)  # or its end
     for process, errors in running:
-        output = process.communicate("\n")[0]
+        with at_most(TIMEOUT, process):
+            output = process.communicate("\n")[0]
         errors.seek(0)
         # libraries may write more after the error
         yield output, ["no result", *re.findall(r"^\S*Error: .*", errors.read(), re.MULTILINE)][-1]
@@ -508,7 +521,6 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        signal.alarm(TIMEOUT)
         kind, way = options.one.split()
         RAW.update(contender=options.one, started=time.time(), torch=torch.__version__)
         with contextlib.redirect_stdout(io.StringIO()):

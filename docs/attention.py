@@ -14,7 +14,8 @@ from mixed_precision_study.report.tables import Tables, read_tables
 from mixed_precision_study.report.words import COLOURS
 
 FOLDER = "main/attention-h200"
-WIDTH = 768  # of the GPT whose times are told; the one whose loss is told is smaller
+# of the GPT whose times are told; single processes of others and a smaller one lie beside it
+WIDTH, CONTEXTS, EXECUTION = 768, (128, 1024, 8192), "compile_cuda_graph"
 BASE, ATTENTION, PRODUCTS, BOTH, EFFICIENT = (
     "tf32, fp32, auto",
     "tf32, bf16, auto",
@@ -41,10 +42,11 @@ PARTS = {"attention": COLOURS["amp_fp16"], "all else": COLOURS["tf32"]}
 
 def by_context(tables: Tables) -> Iterator[tuple[int, int]]:
     """Yield (context, number of its comparison) of the timed GPT, the shortest context first."""
-    settings = tables.comparisons.settings
-    timed = settings[settings.map(lambda one: one["width"] == WIDTH)]
-    for number, context in timed.map(lambda one: one["context"]).sort_values().items():
-        yield context, number
+    settings = pd.DataFrame([*tables.comparisons.settings], tables.comparisons.index)
+    timed = settings[(settings.width == WIDTH) & (settings.execution == EXECUTION)]
+    for number, context in timed.context.sort_values().items():
+        if context in CONTEXTS:
+            yield context, number
 
 
 def interactions(tables: Tables) -> dict[int, str]:

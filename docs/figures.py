@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
 import attention  # noqa: E402
 import copied  # noqa: E402
+import weights  # noqa: E402
 
 from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
@@ -390,6 +391,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         "eager": lambda: dots(eager_rows(outputs)),
         "lines": lambda: dots(copied.dot_rows(outputs)),
         "attention": lambda: attention.figures(outputs),
+        "weights": lambda: weights.figures(outputs),
         "growth": lambda: charts_of(settings.growth_section(read(outputs, "main/crossover-h200"))),
         "quality": lambda: charts_of(quality.quality_section(read(outputs, "main/quality-h100"))),
     }

@@ -58,12 +58,13 @@ def draw(folder: Path) -> None:
     """
     # --pages does without what it loads
     from docs.sheets import sheet_of
-    from mixed_precision_study.runner.execute import report_command
+    from mixed_precision_study.runner.execute import papermill
     from mixed_precision_study.store.variables import RUNNER_ENV
 
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}
-    command = report_command(ROOT / "notebooks" / "summary.ipynb", executed, parameters)
+    command = papermill(ROOT / "notebooks" / "summary.ipynb", executed, parameters)
+    command += ["--page", str(executed)]
     # what ends with run_all.py ends with this here
     environment = {**os.environ, RUNNER_ENV: str(os.getpid())}
     subprocess.run([sys.executable, *command], check=True, cwd=ROOT, env=environment)

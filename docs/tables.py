@@ -24,6 +24,7 @@ import attention  # noqa: E402
 import copied  # noqa: E402
 import figures  # noqa: E402
 import quoted  # noqa: E402
+import weights  # noqa: E402
 from address import GITHUB, repository_url  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
@@ -200,6 +201,10 @@ def generated_blocks(root, url, notebooks):
         docs / "results.md": {"headline": lambda: figures.headline(outputs)},
         docs / "answers" / "which-lines-do-i-add.md": {"lines": lambda: copied.table_of(outputs)},
         docs / "answers" / "attention.md": {"gains": lambda: attention.table_of(outputs)},
+        docs / "answers" / "bf16-weights.md": {
+            "recipes": lambda: weights.table_of(outputs),
+            "score": lambda: weights.score_of(outputs),
+        },
         docs / "start.md": {"badges": lambda: badge_list(url, notebooks)},
         docs / "contributors" / "record.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py"),

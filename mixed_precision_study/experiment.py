@@ -300,7 +300,7 @@ class Experiment:
             )
         # what an earlier run of this cell or execution has left would count as data
         clear_workspaces()
-        memory.release_memory(self.device)
+        memory.release_memory()
         records = self.new_records()
         if reason := refused(records[0]):
             raise UserError(f"no record of this could be read: {reason}.")
@@ -317,7 +317,7 @@ class Experiment:
                 with self.as_in(record), backends_as_found():
                     self.explain_afterwards(record)
                 with suppress(RuntimeError):  # a lost device must not cost the records
-                    memory.release_memory(self.device)
+                    memory.release_memory()
         return records
 
     def new_records(self) -> list[RunRecord]:
@@ -672,7 +672,7 @@ def explain(
         record.inference_reason = NOT_ABOUT_INFERENCE
     for what, measure in those_asked_for(record, stages):
         try:
-            memory.release_memory(trainer.device)
+            memory.release_memory()
             with progress(None, f"{record.precision}, explaining: {what}"):
                 measure(record, trainer, given)
         except Exception as error:  # the run itself is measured and must not be lost
@@ -705,7 +705,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
             print(shown_traceback(error))
         memory.clear_tracebacks(error)
     with suppress(RuntimeError):  # a lost device must not cost the record
-        memory.release_memory(device)
+        memory.release_memory()
     record.finished_at = utc_now()
     write_record(record, output_dir)
     result = f"{record.status} - {record.reason}"

@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
 from .experiment import FROZEN, Experiment, Metric, preflight
 from .parameters import UserError, own_parameters, planned
@@ -39,10 +40,11 @@ def process_as_found() -> Iterator[None]:
     """
     frozen = gc.get_freeze_count() >= FROZEN
     state = random_state()
-    cuda: Any = torch.cuda
+    cuda = torch.cuda
     on_gpu = cuda.is_available()
     if on_gpu:
-        states, debug = cuda.get_rng_state_all(), cuda.get_sync_debug_mode()
+        states = cuda.get_rng_state_all()
+        debug = cuda.get_sync_debug_mode()
         fraction = cuda.get_per_process_memory_fraction()
     try:
         with patch.dict(os.environ), warnings.catch_warnings(), backends_as_found():
@@ -77,7 +79,7 @@ def apart(function: Callable) -> Callable:
 @apart
 def compare(
     name: str,
-    make_model: Callable[[], torch.nn.Module],
+    make_model: Callable[[], nn.Module],
     batches: Iterable,
     compute_loss: Callable,
     *,
@@ -183,7 +185,8 @@ def compare(
     check_functions(functions, settings[0].clip)
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
-    new_model, loss = new_models(make_model), loss_of(compute_loss)
+    new_model = new_models(make_model)
+    loss = loss_of(compute_loss)
     gpu = preflight(settings[0], {"max_steps": STEPS_WITHOUT_GPU})
     data = IterableData(
         batches,
@@ -193,12 +196,15 @@ def compare(
         any("cuda_graph" in chosen.execution for chosen in settings),
         settings[0].accumulate,
     )
-    data.used, data.seed, data.device = name, settings[0].seed, gpu.device
+    data.used = name
+    data.seed = settings[0].seed
+    data.device = gpu.device
     data.title = None if settings[0].dataset == "own" else settings[0].dataset
     identity = identity_of_first(new_model, functions, data)
-    records: list[RunRecord] = []
+    records = []
     for chosen in settings:
-        chosen.batch_size, chosen.max_steps = data.size, settings[0].max_steps
+        chosen.batch_size = data.size
+        chosen.max_steps = settings[0].max_steps
         chosen.precisions = settings[0].precisions  # those that this GPU has
         made = Experiment(
             name,
@@ -258,7 +264,7 @@ def check_functions(functions: dict, clip: float) -> None:
     for name, function in functions.items():
         if function is not None:
             arguments_of(name, function)
-    if isinstance(functions["make_model"], torch.nn.Module):
+    if isinstance(functions["make_model"], nn.Module):
         raise UserError(
             "make_model must be a function that returns a new model, "
             "because each precision begins with one."
@@ -301,12 +307,12 @@ def loss_of(compute_loss: Callable) -> Callable:
         )
 
     @functools.wraps(compute_loss, assigned=(), updated=())
-    def loss_and_hidden(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
+    def loss_and_hidden(model: nn.Module, batch: Any, hidden: Any) -> tuple:
         given = (model, batch, hidden)[:number]
         returned = compute_loss(*given)
         pair = returned if number == 3 else (returned, None)
         loss: Any = pair[0] if isinstance(pair, tuple) and len(pair) == 2 else None
-        is_scalar = isinstance(loss, torch.Tensor) and not loss.dim()
+        is_scalar = isinstance(loss, Tensor) and not loss.dim()
         if not is_scalar or (torch.is_grad_enabled() and not loss.requires_grad):
             raise UserError(
                 f"compute_loss returned {type_in_words(returned)}; it must return the mean loss, "
@@ -321,7 +327,7 @@ def loss_of(compute_loss: Callable) -> Callable:
 
 def type_in_words(value: Any) -> str:
     """Return what a value is, in a few words."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"
 
@@ -330,9 +336,9 @@ def new_models(make_model: Callable) -> Callable:
     """Return the reader's function, which stops with a sentence where it returns no new model."""
     made: Any = weakref.WeakSet()
 
-    def new_model() -> torch.nn.Module:
+    def new_model() -> nn.Module:
         model = make_model()
-        if not isinstance(model, torch.nn.Module) or model in made:
+        if not isinstance(model, nn.Module) or model in made:
             raise UserError(
                 f"make_model returned {type_in_words(model)}; it must return a torch.nn.Module, "
                 "and never one twice."
@@ -353,7 +359,7 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
             model = make_model()
             check_model(model)
             data.seeds_gpu = not any(
-                isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules()
+                isinstance(part, nn.RNNBase) and part.dropout for part in model.modules()
             )
             make_optimizer = functions["make_optimizer"] or torch.optim.SGD
             optimizer = made_optimizer(make_optimizer, model, list(model.parameters()))
@@ -365,9 +371,9 @@ def identity_of_first(make_model: Callable, functions: dict, data: IterableData)
         return None
 
 
-def check_model(model: torch.nn.Module) -> None:
+def check_model(model: nn.Module) -> None:
     """Raise UserError where a model has no shapes yet; print which part is in evaluation mode."""
-    if any(map(torch.nn.parameter.is_lazy, model.parameters())):
+    if any(map(nn.parameter.is_lazy, model.parameters())):
         raise UserError(
             "make_model returned lazy modules; call the model there on a batch, to give it shapes."
         )

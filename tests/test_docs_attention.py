@@ -14,8 +14,12 @@ ATTENTION_MS = {128: (2.0, 0.5, 2.0, 0.5), 8192: (70.0, 6.0, 65.0, 5.0)}
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    small = {"attention_dtype": "fp32", "attention": "auto", "context": 128, "width": 256}
-    records = [made_up.make("lstm_language_model", "tf32", parameters=small)]
+    alone = {"attention_dtype": "fp32", "attention": "auto", "execution": "compile_cuda_graph"}
+    alone |= {"context": 128, "width": attention.WIDTH}
+    others = [{"width": 256}, {"execution": "eager"}, {"context": 4096}]
+    records = [
+        made_up.make("lstm_language_model", "tf32", parameters=alone | one) for one in others
+    ]
     for context, repeat in itertools.product(STEPS_MS, range(3)):
         times = zip(ARMS, STEPS_MS[context], ATTENTION_MS[context], strict=True)
         for arm, step, spent in times:

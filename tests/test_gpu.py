@@ -108,7 +108,7 @@ def test_tf32_and_ieee_really_differ():
 @pytest.mark.alone
 def test_a_real_out_of_memory_is_recorded_and_freed():
     clear_workspaces()  # those of the tests before, which guarded() frees as well
-    release_memory(GPU)
+    release_memory()
     before = torch.cuda.memory_allocated()
     record = make_record()
 
@@ -492,7 +492,7 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             loss = loss + held[0].numel()
         return loss, hidden
 
-    release_memory(GPU)
+    release_memory()
     before = torch.cuda.memory_reserved()
     limit_memory(2.0, GPU)
     try:
@@ -504,7 +504,7 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             trainer.step(batch)
         clear_tracebacks(raised.value)
         del trainer, raised
-        release_memory(GPU)
+        release_memory()
         assert torch.cuda.memory_reserved() < before + 2**28
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -560,7 +560,7 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
 def test_a_graphs_peak_is_near_eager_modes():
     peaks = []
     for execution in ("eager", "cuda_graph", "cuda_graph"):
-        release_memory(GPU)
+        release_memory()
         experiment, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
         timed_epoch(record, trainer, batches())
         peaks.append(record.peak_allocated_mib)
@@ -583,7 +583,7 @@ def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monke
     }
     found = []
     for precisions in (["tf32"], ["tf32", "amp_bf16"]):  # several are explained when all are timed
-        release_memory(GPU)
+        release_memory()
         records = run_cells("cifar_resnet", "run", precisions=precisions, **common)["records"]
         assert [record.status for record in records] == ["ok"] * len(precisions)
         found.append(records[0])
@@ -611,7 +611,7 @@ def test_live_blocks_confirm_the_memory_breakdown(name, options, precision):
     for other in (*EXPERIMENTS, "your_model"):
         sys.modules.pop(other, None)
     clear_workspaces()
-    release_memory(GPU)
+    release_memory()
     left = torch.cuda.memory_allocated()  # by other tests, which the record counts as data
     experiment = experiment_of(
         name, dataset="synthetic", max_steps=10, precisions=[precision], **options
@@ -639,7 +639,7 @@ TEXT |= {"width": 512, "batch_size": 32, "context": 64, "vocabulary": 32768}
 
 
 def record_of(notebook, **given):
-    release_memory(GPU)
+    release_memory()
     (record,) = run_cells(notebook, "run", **given)["records"]
     assert record.status == "ok", record.reason
     return record

@@ -1,10 +1,13 @@
 """The plan's rules and the predictor's score on made-up trainings, whose answers are known."""
 
 import itertools
+import sys
+import zipfile
 
 import kept_share
 import pandas as pd
 import pytest
+import stdlib_text
 
 GPT, VIT = "transformer", "cifar_resnet"
 RATES = [1e-5, 2e-5, 1e-4, 4e-4, 1e-3, 4e-3]
@@ -13,6 +16,7 @@ CHOSEN = [2e-5, 1e-4, 4e-4, 1e-3]
 TF32 = ("tf32", "as_weights", "nearest")
 ARMS = [("bf16_true", moments, "nearest") for moments in ("as_weights", "fp32")]
 KEPT = {2e-5: 0.1, 1e-4: 0.4, 4e-4: 0.7, 1e-3: 0.95}
+TIMED = 6e-4  # of trainings that are timed, which make no cell
 NOISE = (-0.01, 0.0, 0.01)
 
 
@@ -49,11 +53,16 @@ def counted(folder, worse, scatter=0.01):
             lost = 0.5 if worse(notebook, arm[1], rate) else 0.0
             level = 2 - lost + scatter * (seed - 3.5)
             lines.append((notebook, arm, rate, seed, level, KEPT[rate]))
+    lines += [
+        (notebook, arm, TIMED, 0, 1.0, 0.5) for notebook in (GPT, VIT) for arm in (TF32, *ARMS)
+    ]
     return table(folder, lines)
 
 
 def test_a_pilot_fixes_margin_rates_and_seeds(tmp_path):
-    rows = kept_share.trainings_in([pilot(tmp_path / "pilot")])
+    with zipfile.ZipFile(tmp_path / "pilot.zip", "w") as archive:
+        archive.write(pilot(tmp_path / "pilot") / "trainings.csv", "trainings.csv")
+    rows = kept_share.trainings_in([tmp_path / "pilot.zip"])
     for notebook, start in ((GPT, -2.0), (VIT, 1.0)):
         found = kept_share.pilot_of(rows[rows.notebook == notebook])
         assert found.start == pytest.approx(start) and found.rates == CHOSEN
@@ -94,7 +103,8 @@ def test_a_share_that_says_more_than_the_rate_holds(tmp_path, capsys, monkeypatc
     """The ViT keeps other shares at the same rates, and by them it ends worse or not."""
 
     def shares(notebook, rate):
-        return KEPT[rate] if notebook == GPT else 1.05 - KEPT[rate]
+        share = KEPT.get(rate, 0.5)
+        return share if notebook == GPT else 1.05 - share
 
     folder = counted(tmp_path / "counted", lambda notebook, _, rate: shares(notebook, rate) < 0.67)
     path = folder / "trainings.csv"
@@ -113,3 +123,18 @@ def test_a_share_that_says_more_than_the_rate_holds(tmp_path, capsys, monkeypatc
     assert (tested.predicted == tested.outcome).all() and len(tested) == 10
     said = capsys.readouterr().out
     assert "verdict='holds'" in said and "always_worse=6, rate_alone=4" in said
+
+
+def test_the_text_is_of_modules_in_an_order_of_their_names(tmp_path, monkeypatch):
+    for name in ("a.py", "b/c.py", "b/test/d.py", "site-packages/e.py", "f.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x\r\n")
+    # SHA-256 of "b/c.py" begins with da, and that of "a.py" with f0
+    assert stdlib_text.modules_in(tmp_path) == [tmp_path / "b/c.py", tmp_path / "a.py"]
+    monkeypatch.setattr(stdlib_text.sysconfig, "get_path", lambda _: tmp_path)
+    monkeypatch.setattr(sys, "argv", ["stdlib_text.py", str(tmp_path / "out/text")])
+    with pytest.raises(SystemExit, match="has 4 bytes alone"):
+        stdlib_text.main()
+    monkeypatch.setattr(stdlib_text, "SIZE", 3)
+    stdlib_text.main()
+    assert (tmp_path / "out/text").read_bytes() == b"x\nx"

@@ -20,7 +20,8 @@ def read_attention(seen: Diagnosis, events: list) -> None:
     event = next((one for one in events if one.name() in SLOW), None)
     if event is None or not any("16" in dtype for _, dtype in seen.flops):
         return
-    shapes, kind = event.shapes(), getattr(torch, dtype_of(event))
+    shapes = event.shapes()
+    kind = getattr(torch, dtype_of(event))
     with FakeTensorMode():  # PyTorch chooses by types and shapes alone
         inputs = [torch.empty(one, dtype=kind, device=seen.device) for one in shapes[:4] if one]
     reasons = refusals_of(*inputs)

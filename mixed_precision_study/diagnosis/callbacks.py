@@ -18,7 +18,9 @@ class Life:
 
     def __init__(self, **options: Any):
         super().__init__()
-        self.options, self.watch, self.undo = options, None, ExitStack()
+        self.options = options
+        self.watch = None
+        self.undo = ExitStack()
 
     def begin(self) -> None:
         self.end()
@@ -26,7 +28,8 @@ class Life:
 
     def end(self, error: BaseException | None = None) -> None:
         self.undo.close()
-        watch, self.watch = self.watch, None
+        watch = self.watch
+        self.watch = None
         if watch is not None:
             watch.stop(error)
 

@@ -59,7 +59,7 @@ class Backward:
         self.ends: set = set()  # (node, the loss scale above it, where its number is read)
         self.read: dict = {}  # (type, least, most) of the gradient that reaches a node
         todo = [(getattr(loss, "grad_fn", None), 1.0, None) for loss in losses]
-        done: set = set()
+        done = set()
         while todo:
             step = todo.pop()
             if step[0] is not None and step not in done:

@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..explain.profile import tensors_in
 from .graph import HALF, UNREAD, same
@@ -21,7 +22,7 @@ TINY = 0.001  # the share of gradients in float16's last digits from which a los
 MANY = 8  # micro-batches whose sum in 16 bits loses a digit; a mean of more is seldom taken by hand
 
 
-def sample(tensor: torch.Tensor) -> torch.Tensor:
+def sample(tensor: Tensor) -> Tensor:
     """Return a copy of some of a tensor's numbers."""
     return tensor.detach().reshape(-1)[:4096].clone()
 
@@ -47,7 +48,7 @@ def fault_of(path: tuple, divisor: float, known: list) -> str:
     return "another scale" if is_known else ""
 
 
-def intended(optimizer: Any, group: dict, weight: Any, before: torch.Tensor) -> Any:
+def intended(optimizer: Any, group: dict, weight: Any, before: Tensor) -> Any:
     """Return the update of the `before` numbers of a weight by Adam, AdamW or SGD, read from what
     the step has left in their state; None where it does not tell.
     """
@@ -62,14 +63,15 @@ def intended(optimizer: Any, group: dict, weight: Any, before: torch.Tensor) -> 
     if isinstance(optimizer, torch.optim.SGD):
         move = state.get("momentum_buffer", sample(weight.grad).float() + decay)
     elif isinstance(optimizer, torch.optim.Adam) and "step" in state:
-        first, second = (1 - beta ** float(state["step"]) for beta in group["betas"])
+        steps = optimizer.state[weight]["step"]  # which may lie on the GPU, so nothing reads it
+        first, second = (1 - beta**steps for beta in group["betas"])
         sizes = (state["exp_avg_sq"] / second).sqrt() + group["eps"]
         move = state["exp_avg"] / first / sizes
         if group.get("decoupled_weight_decay"):
             move = move + decay
     else:
         return None
-    return -float(group["lr"]) * move
+    return -group["lr"] * move
 
 
 class Ledger:
@@ -83,13 +85,13 @@ class Ledger:
     cached = 0  # steps since autocast cast weights anew
     is_clear = False  # whether the gradient was cleared before the present backward()
     was_skipped = False
-    last: torch.Tensor | None = None  # the gradient as it was when it was last looked at
+    last: Tensor | None = None  # the gradient as it was when it was last looked at
     kept_at = 0  # steps that were taken when numbers were kept
 
     def __init__(self, optimizer: Any):
         self.optimizer = optimizer
         self.weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=torch.zeros(()))
+        self.weight = min(self.plain_weights(), key=Tensor.numel, default=torch.zeros(()))
         self.version = self.weight._version  # at the last backward()
         step = getattr(type(optimizer), "step", sample)
         self.is_own = step.__module__.startswith("torch.optim")  # it steps as PyTorch does
@@ -108,9 +110,7 @@ class Ledger:
         return [
             one
             for one in self.weights
-            if type(one.grad) is torch.Tensor
-            and one.grad.layout == torch.strided
-            and one.grad.numel()
+            if type(one.grad) is Tensor and one.grad.layout == torch.strided and one.grad.numel()
         ]
 
     # Gradients
@@ -128,7 +128,8 @@ class Ledger:
 
         known: the scales of all scalers, None where nothing may be slowed.
         """
-        gradient, version = self.weight.grad, self.weight._version
+        gradient = self.weight.grad
+        version = self.weight._version
         words = {"moved"} if version != self.version else set()
         self.version = version
         self.is_clear = gradient is None or (known is not None and not bool(gradient.any()))
@@ -155,14 +156,15 @@ class Ledger:
         self.cleared += self.is_clear
         self.divisor = 1.0 if self.divisor == 1 else math.nan  # a part was divided, and a part not
         if is_half and all(number <= LARGE for _, number in paths):
-            sizes = sample(max(self.plain_weights(), key=torch.Tensor.numel).grad).abs()
+            sizes = sample(max(self.plain_weights(), key=Tensor.numel).grad).abs()
             self.tiny.append(float((sizes[sizes > 0] < 2.0**-14).float().mean()))
 
     def _look(self):
         """Return by which number the gradient was multiplied since the last look, NaN where none is
         known."""
-        before, gradient = self.last, self.weight.grad
-        self.last = sample(gradient) if type(gradient) is torch.Tensor else None
+        before = self.last
+        gradient = self.weight.grad
+        self.last = sample(gradient) if type(gradient) is Tensor else None
         if before is None or self.last is None or self.last.dtype != torch.float32:
             return math.nan
         factors = self.last / before
@@ -236,13 +238,18 @@ class Ledger:
         self.used = use
 
     def _read_updates(self, optimizer):
-        """Add up how much of its update each 16-bit weight has taken in this step."""
+        """Add up how much of its update each 16-bit weight has taken in this step, in one read."""
         groups = {one: group for group in optimizer.param_groups for one in group["params"]}
+        sums = []
         for weight, before in self.before:
             update = intended(optimizer, groups[weight], weight, before)
             if update is not None:
-                self.arrived += float((update * (sample(weight).float() - before)).sum())
-                self.whole += float(update.square().sum())
+                moved = sample(weight).float() - before
+                sums += (update * moved).sum(), update.square().sum()
+        if sums:
+            read = torch.stack([one.to(sums[0].device) for one in sums]).tolist()
+            self.arrived += sum(read[::2])
+            self.whole += sum(read[1::2])
         self.before = []
 
     def end_due(self, scaler: Any, taken: bool) -> None:
@@ -282,7 +289,8 @@ class Ledger:
         if share >= 0.2:  # rows of a table that are seen once lose some, too
             yield "lost updates", {"share": share}
         for group in self.optimizer.param_groups if self.is_own else []:
-            eps, types = group.get("eps", 1), {one.dtype for one in group["params"]}
+            eps = group.get("eps", 1)
+            types = {one.dtype for one in group["params"]}
             if torch.float16 in types and eps < 2**-25 and not group.get("fused"):
                 yield "eps", {"eps": eps}
         yield from self._mistakes_of_steps()

@@ -7,9 +7,9 @@ import itertools
 import math
 from collections import Counter, namedtuple
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
+from pydantic import BaseModel
 
 from .notes import or_bfloat16
 
@@ -162,40 +162,39 @@ NO_STEP = (
 Mistake = namedtuple("Mistake", "rule figures sentence")  # figures: {what it names: its value}
 
 
-@dataclass
-class Diagnosis:
+class Diagnosis(BaseModel):
     """The result of diagnose(), which `print` shows. Times are in milliseconds, sizes in bytes."""
 
-    mistakes: list = field(default_factory=list)  # empty for a sound step
+    mistakes: list = []  # empty for a sound step
     device: str = "cpu"  # "cuda" or "cpu"
     matmul_switch: str = ""  # PyTorch's switch for fp32 products, where the GPU has TF32
     compiled: bool = False  # torch.compile was used in the profiled steps
-    unseen: list = field(default_factory=list)  # a sentence for each thing not looked at
+    unseen: list = []  # a sentence for each thing not looked at
     steps: int = 0  # all that were taken
     first: int = 0  # steps that were passed over before
     ended_by: str = ""  # a sentence on the error that ended the loop
-    events: list = field(default_factory=list)  # the last 64 calls that were heard
+    events: list = []  # the last 64 calls that were heard
     # {mistake that needs no judging: what it names}
-    found: dict = field(default_factory=dict)
+    found: dict = {}
     # types of the autocasts that were entered with gradients on
-    autocasts: set = field(default_factory=set)
+    autocasts: set = set()
     autocast_off: bool = False  # an autocast with enabled=False was entered
     # of each GradScaler, after each profiled step
-    scales: list = field(default_factory=list)
+    scales: list = []
     # what backward() was called on, without the loss scale
-    losses: list = field(default_factory=list)
+    losses: list = []
     # of an optimizer's updates of 16-bit weights: reached them; None where there are none
     kept_share: float | None = None
     narrow_state: bool = False  # an optimizer keeps numbers in 16 bits
     watched: int = 0  # steps that were profiled
     # where the CPU waits for the GPU in every step, see place_of()
-    reads: list = field(default_factory=list)
+    reads: list = []
     pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
     # {(kind, type): FLOPs of the profiled steps}
-    flops: Counter = field(default_factory=Counter)
-    uncounted: set = field(default_factory=set)  # products of unknown size
-    kernels: dict = field(default_factory=dict)  # what read_kernels fills in
-    in_use: list = field(default_factory=list)  # bytes of tensors after each profiled step
+    flops: Counter = Counter()
+    uncounted: set = set()  # products of unknown size
+    kernels: dict = {}  # what kernels_of() returns
+    in_use: list = []  # bytes of tensors after each profiled step
     timed: int = 0  # steps
     step_ms: float = 0.0  # the median of the timed steps
     data_wait_fraction: float = 0.0  # waiting for a DataLoader
@@ -267,7 +266,8 @@ def _mistakes_of_scales(seen):
 
 
 def _mistakes_of_types(seen):
-    is_scaled, types = "scale" in seen.events, {dtype for _, dtype in seen.flops}
+    is_scaled = "scale" in seen.events
+    types = {dtype for _, dtype in seen.flops}
     is_on = seen.autocasts or (is_scaled and not seen.autocast_off)
     share = seen.share_of_flops("float32", "mm")
     # torch.compile may hide products

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 
 import torch
 from torch.profiler import profile
 
-from ..explain.profile import read_kernels
+from ..explain.profile import kernels_of
 from ..measure.timing import synchronize
 from ..store.variables import CUPTI_ENV
 from .attention import read_attention
@@ -37,7 +36,8 @@ def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
 
     Both are medians, because a step may evaluate or save something.
     """
-    seen.timed, seen.step_ms = len(times), median(times)
+    seen.timed = len(times)
+    seen.step_ms = median(times)
     shares = [1000 * wait / time for time, wait in zip(times, waits, strict=True)]
     seen.data_wait_fraction = min(1.0, median(shares))
 
@@ -78,9 +78,7 @@ def profiled(seen: Diagnosis) -> Iterator[None]:
 
 def _read_device(seen, kernels, steps):
     """Note the kernels, and the copies from memory that is not pinned."""
-    found = SimpleNamespace(step_ms_median=seen.step_ms)
-    read_kernels(found, kernels, steps)
-    seen.kernels = vars(found)
+    seen.kernels = kernels_of(kernels, steps, seen.step_ms)
     # products of a compiler
     seen.uncounted |= {name for name, _, _ in kernels if "triton_tem" in name}
     pageable = [duration for name, _, duration in kernels if "Pageable -> Device" in name]
@@ -162,7 +160,9 @@ def _read_operations(seen, events):
     steps = [event for event in events if event.name().startswith("Optimizer.step#")]
     inner = {}  # {(thread, operation): start of the call that came later}
     for event in reversed(events):
-        name, thread, start = event.name(), event.start_thread_id(), event.start_ns()
+        name = event.name()
+        thread = event.start_thread_id()
+        start = event.start_ns()
         seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
         if not is_product(event) or "float" not in (dtype := dtype_of(event)):
             continue

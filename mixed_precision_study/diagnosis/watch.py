@@ -62,11 +62,13 @@ class Watch:
         self,
         steps: int,
         evaluate: Any,
-        on_report: Callable[[Diagnosis], Any],
+        on_report: Callable,
         by_hand: bool,
         after: int,
     ):
-        self.evaluate, self.on_report, self.by_hand = evaluate, on_report, by_hand
+        self.evaluate = evaluate
+        self.on_report = on_report
+        self.by_hand = by_hand
         self.seen = Diagnosis(device="cuda" if torch.cuda.is_available() else "cpu")
         self.seen.first = after
         self.warm_up = after + WARM_UP[self.seen.device]  # steps of the loop before the timed ones
@@ -120,19 +122,23 @@ class Watch:
     def stop(self, error: BaseException | None = None) -> Diagnosis:
         """End to watch and return the report. error: what ended the loop, which gets a note with
         its remedy."""
-        evaluate, self.evaluate = self.evaluate, None
+        evaluate = self.evaluate
+        self.evaluate = None
         if error is not None:
             self.safely(self._note_error, error)
         self.safely(self._finish)
         if error is None and evaluate is not None:
             self._look_at_evaluation(evaluate)
         self.undo.close()
-        self.ledgers, self.buffers = {}, []
+        self.ledgers = {}
+        self.buffers = []
         return self.seen
 
     def _tell(self):
         on_report, self.on_report = self.on_report, id  # which is called no more
-        self._look_at_buffers()
+        for name, buffer in self.buffers:  # which were finite once
+            if not buffer.isfinite().all():
+                self.seen.found["buffers not finite"] = {"name": name}
         self.seen.judge()
         on_report(self.seen)
 
@@ -147,7 +153,8 @@ class Watch:
 
     def _note_error(self, error):
         """Take in the error that ended the loop, and note its remedy on it, where one is known."""
-        seen, name = self.seen, type(error).__name__
+        seen = self.seen
+        name = type(error).__name__
         facts = [*seen.autocasts]
         if not self.over:
             seen.ended_by = f"The loop ended by {name} in step {self.taken + 1}."
@@ -170,12 +177,6 @@ class Watch:
         numbers = [torch.as_tensor(one) for one in leaves if isinstance(one, float | torch.Tensor)]
         if not all(one.isfinite().all() for one in numbers):
             seen.found["evaluation not finite"] = {}
-
-    def _look_at_buffers(self):
-        """Note a buffer that was finite once and is no more."""
-        for name, buffer in self.buffers:
-            if not buffer.isfinite().all():
-                self.seen.found["buffers not finite"] = {"name": name}
 
     # Hearing
 
@@ -315,7 +316,8 @@ class Watch:
             self._finish()  # nothing is kept without end, where no optimizer of PyTorch steps
 
     def _end_backward(self, *_):
-        looked, self.looked = self.looked, None
+        looked = self.looked
+        self.looked = None
         if looked is not None:
             paths = looked.paths(self._known)
             self.count["looked"] += 1
@@ -343,7 +345,8 @@ class Watch:
 
     def advance(self) -> None:
         """Note that a step of the loop ends."""
-        seen, waited = self.seen, self.waited
+        seen = self.seen
+        waited = self.waited
         self.waited = 0.0
         if self.profiler is not None:
             with torch.autograd.profiler.record_function(END_OF_STEP):
@@ -379,7 +382,8 @@ class Watch:
 
     def _finish(self):
         """End to look, read what was kept on the device, and let go of it."""
-        seen, count = self.seen, self.count
+        seen = self.seen
+        count = self.count
         if self.over:
             return
         self.over = True
@@ -409,7 +413,8 @@ class Watch:
 
     def _note_unseen(self):
         """Say what could not be looked at."""
-        seen, needed = self.seen, self.to_profile + LOOKED
+        seen = self.seen
+        needed = self.to_profile + LOOKED
         if self.taken and not seen.watched and not seen.unseen:
             seen.unseen.append(
                 f"No operation was looked at, because the loop ended after {self.taken} steps "

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.backends import cuda
 from torch.nn import functional
 
@@ -49,15 +50,15 @@ def refusal_of(can_use: Callable, call: Any) -> str | None:
 
 
 def refusals_of(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     enable_gqa: bool = False,
     **_: Any,
-) -> dict[str, str]:
+) -> dict:
     """Return {backend: PyTorch's reason} of those that cannot compute a call of
     scaled_dot_product_attention, whose arguments these are.
     """
@@ -72,12 +73,12 @@ def refusals_of(
     return {name: reason for name, reason in said.items() if reason}
 
 
-def refusals_in(trainer: Any, batch: Any) -> dict[str, str] | None:
+def refusals_in(trainer: Any, batch: Any) -> dict | None:
     """Return refusals_of() the first attention of a forward pass, or None where there is none."""
     found: list = []
     attend = functional.scaled_dot_product_attention
 
-    def noted(*inputs: Any, **options: Any) -> torch.Tensor:
+    def noted(*inputs: Any, **options: Any) -> Tensor:
         if not found:
             found.append(refusals_of(*inputs, **options))
         return attend(*inputs, **options)

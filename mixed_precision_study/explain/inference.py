@@ -5,7 +5,6 @@ everything else.
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from ..measure.memory import release_memory, reset_peaks
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
 from ..store.record import RunRecord
-from ..train.precision import Precision, cudnn_flags, in_fp32, set_fp32_precision
+from ..train.precision import Precision, backends_as_found, cudnn_flags, in_fp32, set_fp32_precision
 from ..train.step import Trainer, evaluation_mode
 
 # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
@@ -51,14 +50,11 @@ def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: i
     """
     with Precision(trainer.precision, trainer.device).autocast():
         output = infer(trainer.model, batch, count).float()  # compiled if the training was
-    set_fp32_precision("fp32")
-    try:
-        # Nothing is timed here, and a search may need more memory than training. See probe() for
-        # `deterministic`.
-        with cudnn_flags(benchmark=False, deterministic=True):
-            exact = infer(*in_fp32(trainer.network, batch), count).float()
-    finally:
-        set_fp32_precision(trainer.precision)
+    # Nothing is timed here, and a search may need more memory than training. See probe() for
+    # `deterministic`.
+    with backends_as_found(), cudnn_flags(benchmark=False, deterministic=True):
+        set_fp32_precision("fp32")
+        exact = infer(*in_fp32(trainer.network, batch), count).float()
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
 
@@ -74,18 +70,16 @@ def measure_inference(
     device = trainer.device
     before = torch.cuda.memory_allocated()
     batch = next(batches)
-    count: Any = record.batch_size_used
-    cudnn = torch.backends.cudnn
-    limit = cudnn.benchmark_limit
-    cudnn.benchmark_limit = INFERENCE_SEARCH
-    try:
+    count = record.batch_size_used
+    with backends_as_found():
+        torch.backends.cudnn.benchmark_limit = INFERENCE_SEARCH
         with evaluation_mode(trainer), torch.inference_mode():
             with Precision(trainer.precision, device).autocast():
                 with cudnn_flags(**UNSEARCHED):
                     infer(trainer.model, batch, 1)
                 # cuDNN searches; both are compiled before anything is measured
                 infer(trainer.model, batch, count)
-                release_memory(device)
+                release_memory()
                 reset_peaks(device)
                 with cudnn_flags(**UNSEARCHED):
                     alone = seconds_of(lambda: infer(trainer.model, batch, 1), device)
@@ -108,5 +102,3 @@ def measure_inference(
             record.inference_difference_fraction = largest_difference(
                 trainer, infer, batch, min(count, COMPARED)
             )
-    finally:
-        cudnn.benchmark_limit = limit

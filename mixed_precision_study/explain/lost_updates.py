@@ -12,7 +12,7 @@ from ..train.device_optimizer import DeviceAdamW, DeviceOptimizer
 from ..train.precision import PRECISIONS
 
 
-def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
+def exact_copy(optimizer: Any, copies: dict) -> Any:
     """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its
     weights.
     """

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
@@ -45,7 +46,7 @@ def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
     """
     seen = StepMemory()
     loss_of = trainer.loss_of
-    noted: set = set()
+    noted = set()
     copies = {*trainer.masters} - {*trainer.weights}
     master_gradients = bytes_of(master.grad for master in copies)  # alive throughout
 
@@ -67,15 +68,14 @@ def watched_memory(trainer: "Trainer") -> Iterator[StepMemory]:
 
     trained = (weight for weight in trainer.weights if weight.requires_grad)
     hooks = [weight.register_post_accumulate_grad_hook(note_gradient) for weight in trained]
-    trainer.loss_of = measured_loss
     try:
-        yield seen
+        with patch.object(trainer, "loss_of", measured_loss):
+            yield seen
         # after the last gradient, in the optimizer
         if torch.cuda.max_memory_allocated() > seen.peak:
             seen.gradients_at_peak = seen.gradients
         seen.gradients_at_peak += master_gradients
     finally:
-        trainer.loss_of = loss_of
         for hook in hooks:
             hook.remove()
 

@@ -7,8 +7,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry
@@ -52,6 +54,9 @@ FP16_KERNELS = (
 )
 
 
+PROFILED = 5  # steps
+
+
 def family_of(kernel: str) -> str:
     for family, pattern in KERNEL_FAMILIES.items():
         flags = 0 if family in ("copy", "recurrent cell") else re.IGNORECASE
@@ -72,37 +77,40 @@ def busy_time(intervals: Iterable[tuple[float, float]]) -> float:
     return busy
 
 
-def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -> None:
-    """Fill in the shares of kernel time from the (name, start ns, duration ns) of `steps` profiled
-    steps.
+def kernels_of(kernels: list[tuple[str, int, int]], steps: int, step_ms: float) -> dict:
+    """Return the fields of a record on kernels, such as the shares of their time, from the (name,
+    start ns, duration ns) of `steps` profiled steps.
 
-    The profiler slows the host but not the kernels. So the busy time is compared with the median of
-    the timed steps.
+    The profiler slows the host but not the kernels. So the busy time is compared with `step_ms`,
+    the median of the timed steps.
     """
     total = sum(duration for _, _, duration in kernels)
 
     def share_of(pattern):
         return sum(duration for name, _, duration in kernels if re.search(pattern, name)) / total
 
-    shares: dict[str, float] = {}
+    shares: dict = {}
     for name, _, duration in kernels:
         family = family_of(name)
         shares[family] = shares.get(family, 0) + duration / total
     busy_ns = busy_time((start, start + duration) for _, start, duration in kernels)
-    record.gpu_busy_ms_per_step = busy_ns / 1e6 / steps
-    record.gpu_busy_fraction = min(1.0, record.gpu_busy_ms_per_step / record.step_ms_median)
-    record.kernels_per_step = len(kernels) / steps
-    record.tensor_core_fraction = share_of(TENSOR_CORE_KERNELS)
-    record.fp16_kernel_fraction = share_of(FP16_KERNELS)
-    record.fp8_kernel_fraction = shares.get("fp8 matmul", 0.0)
+    busy_ms = busy_ns / 1e6 / steps
     names = {name for name, _, _ in kernels}
-    record.attention_forward = backends_in(names, backward=False)
-    record.attention_backward = backends_in(names, backward=True)
     by_share = sorted(shares.items(), key=lambda item: -item[1])
-    record.kernel_family_fractions = [[name, share] for name, share in by_share]
+    return {
+        "gpu_busy_ms_per_step": busy_ms,
+        "gpu_busy_fraction": min(1.0, busy_ms / step_ms),
+        "kernels_per_step": len(kernels) / steps,
+        "tensor_core_fraction": share_of(TENSOR_CORE_KERNELS),
+        "fp16_kernel_fraction": share_of(FP16_KERNELS),
+        "fp8_kernel_fraction": shares.get("fp8 matmul", 0.0),
+        "attention_forward": backends_in(names, backward=False),
+        "attention_backward": backends_in(names, backward=True),
+        "kernel_family_fractions": [*map(list, by_share)],
+    }
 
 
-def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, steps: int = 5) -> None:
+def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable) -> None:
     """Profile the kernels of a few steps with torch.profiler and fill in where their time goes.
 
     Raises RuntimeError if the profiler saw no kernel.
@@ -111,7 +119,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
 
     # or CUPTI slows all later launches: pytorch/pytorch issue 144455
     os.environ.setdefault(CUPTI_ENV, "1")
-    given = list(itertools.islice(batches, steps))
+    given = list(itertools.islice(batches, PROFILED))
     hidden = None
     synchronize(trainer.device)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
@@ -128,7 +136,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, step
             "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
         )
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
-    read_kernels(record, kernels, len(given))
+    record.fill(**kernels_of(kernels, len(given), record.step_ms_median))
 
 
 aten = torch.ops.aten
@@ -149,7 +157,7 @@ def conv_backward_flops(*args: Any, **_: Any) -> int:
     )
 
 
-def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
+def rnn_flops(words: Tensor, weights: list[Tensor], *_: Any, **__: Any) -> int:
     """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and
     column of the batch.
     """
@@ -168,7 +176,7 @@ FORMULAS = {
 }
 
 
-def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
+def misaligned(operation: Any, tensors: list[Tensor]) -> bool:
     """Return whether a matmul, convolution or RNN has sizes that are not multiples of 8, which slow
     Tensor Cores down.
 
@@ -182,7 +190,7 @@ def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
     return any(size % 8 for weight in weights for size in weight.shape[:2] if size > 1)
 
 
-def weights_of(operation: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def weights_of(operation: Any, tensors: list[Tensor]) -> list[Tensor]:
     """Return the kernel of a convolution, or else the matrices."""
     if "convolution" in str(operation):
         kernels = [tensor for tensor in tensors if tensor.dim() == 4]
@@ -191,8 +199,8 @@ def weights_of(operation: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor
     return [tensor for tensor in tensors if tensor.dim() == 2]
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+def tensors_in(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def returns_view(operation: Any) -> bool:
@@ -230,13 +238,8 @@ def count_work(record: Any, trainer: "Trainer", batches: Iterator) -> None:
 
     They are counted on the model without torch.compile.
     """
-    compiled = trainer.loss_of
-    trainer.loss_of = trainer.compute_loss
-    try:
-        with WorkCounter() as counter:
-            trainer.eager_step(next(batches))
-    finally:
-        trainer.loss_of = compiled
+    with patch.object(trainer, "loss_of", trainer.compute_loss), WorkCounter() as counter:
+        trainer.eager_step(next(batches))
     record.flops_per_step = float(counter.flops)
     record.misaligned_flops_fraction = (
         counter.misaligned_flops / counter.flops if counter.flops else None

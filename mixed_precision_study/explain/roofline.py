@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..train.step import Trainer
 
 
-def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2) -> float:
+def rate_of(work: Callable, device: torch.device, seconds: float = 0.2) -> float:
     """Return the highest rate (1/s) at which `work()` ran on the device, after three runs of
     warm-up.
     """
@@ -66,7 +66,7 @@ def measure_limits(record: RunRecord, trainer: "Trainer", _batches: Any = None) 
     """
     if record.gpu_shared:
         raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")
-    mode: Any = PRECISIONS[trainer.precision]
+    mode = PRECISIONS[trainer.precision]
     dtype = FORWARD if trainer.precision == "fp8" else mode["autocast"] or mode["weights"]
     ceiling = record.ceiling_matmul_tflop_per_second = measure_ceiling(dtype, trainer.device)
     copy_rate = record.ceiling_copy_gb_per_second = measure_copy(trainer.device)

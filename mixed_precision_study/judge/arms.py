@@ -2,6 +2,7 @@
 
 import statistics
 
+from ..store.record import Runs
 from .axis import grouped
 from .conditions import fairly_timed, host_of
 from .equivalence import quality_difference
@@ -20,7 +21,7 @@ from .verdict import FEW_HOSTS, ON_CPU, judge
 JOULES = "joules_per_1000_samples"
 
 
-def compared(own: list[dict], base: list[dict]) -> dict | None:
+def compared(own: Runs, base: Runs) -> dict | None:
     """Return what the ok runs of an arm are beside those of its base, or None without both.
 
     The keys are those of paired_ratio(), and:
@@ -45,7 +46,7 @@ def compared(own: list[dict], base: list[dict]) -> dict | None:
     }
 
 
-def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
+def ratio_between(own: Runs, base: Runs) -> dict | None:
     """Return the ratio of two lists of ok runs, by mean epochs where there is no pair."""
     if not own or not base:
         return None
@@ -55,7 +56,7 @@ def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
     return unpaired_ratio(ratio) if ratio else None
 
 
-def over_hosts(own: list[dict], base: list[dict]) -> dict:
+def over_hosts(own: Runs, base: Runs) -> dict:
     """Return how many times as fast graphs are as eager runs on three or more machines, else {}.
 
     A graph repeats within 3% on any machine and eager times belong to theirs, so the ratio is the
@@ -78,13 +79,13 @@ def peak_gib(record: dict) -> float | None:
     return (record["peak_allocated_mib"] - (record["data_on_device_mib"] or 0)) / 1024
 
 
-def memory_saved(own: list[dict], base: list[dict]) -> float | None:
+def memory_saved(own: Runs, base: Runs) -> float | None:
     """Return which share of the base's highest peak of memory the runs of an arm do without."""
     mine, theirs = (max(filter(None, map(peak_gib, runs)), default=0) for runs in (own, base))
     return 1 - mine / theirs if mine and theirs else None
 
 
-def energy_share(own: list[dict], base: list[dict]) -> float | None:
+def energy_share(own: Runs, base: Runs) -> float | None:
     """Return the share of the base's joules: the mean of pairs, as cards differ, else of
     medians.
     """
@@ -99,7 +100,7 @@ def energy_share(own: list[dict], base: list[dict]) -> float | None:
     return joules / base_joules
 
 
-def quality_beside(own: list[dict], base: list[dict]) -> dict | None:
+def quality_beside(own: Runs, base: Runs) -> dict | None:
     """Return the quality_difference() of an arm, or None without a metric or a common seed."""
     named = next((run for run in (*base, *own) if run["metric_name"]), None)
     return quality_difference(by_seed(own), by_seed(base), named) if named else None

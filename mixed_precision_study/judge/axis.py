@@ -74,9 +74,9 @@ class Axis(NamedTuple):
         return list(dict.fromkeys(far for one in near for far in self.simpler_arms(one, known)))
 
 
-def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list]:
+def grouped(items: Iterable, key: Callable) -> dict[Any, list]:
     """Return {key of an item: all items that have it}, as they come."""
-    found: dict[Any, list] = {}
+    found: dict = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found

@@ -57,7 +57,8 @@ def causes_of_idleness(idle: float, waiting: float) -> list[Finding]:
     for_data = min(waiting, idle)
     for_launches = idle - for_data
     values = {"idle": idle, "waiting": waiting, "launches": for_launches}
-    codes, shares = [LOADING, "also_launches"], [for_data, for_launches]
+    codes = [LOADING, "also_launches"]
+    shares = [for_data, for_launches]
     if for_data < for_launches:
         codes = [LAUNCHES, "also_waits"]
     told = codes if min(shares) >= max(shares) / 2 else codes[:1]

@@ -3,15 +3,20 @@
 import json
 from collections.abc import Sequence
 
-from ..store.record import DISTURBED, comparison_key, data_asked_for
+from ..store.record import DISTURBED, Runs, comparison_key, data_asked_for
 from .finding import Finding
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
 POWER_CAP = "power cap"  # reached by the work itself, so it is part of what a precision costs
 # fields of a record in which two runs may differ; each is the code of that difference
 SOFTWARE = (
-    *("torch_version", "cuda_version", "cudnn_version", "driver_version", "timm_version"),
-    *("package_version", "code_hash"),
+    "torch_version",
+    "cuda_version",
+    "cudnn_version",
+    "driver_version",
+    "timm_version",
+    "package_version",
+    "code_hash",
 )
 HOST = ("host_id", "host_cpu", "host_cores")
 KNOWN_OF_ONE = {"forked": "kernel_forked", "one_clock": "sm_clock_mhz_median"}  # {code: field}
@@ -51,7 +56,7 @@ def held_back(record: dict) -> dict[str, float]:
     return {name: share for name, share in slowdowns(record).items() if name != POWER_CAP}
 
 
-def fairly_timed(runs: list[dict]) -> list[dict]:
+def fairly_timed(runs: Runs) -> Runs:
     """Return the runs whose times count: those that heat or hardware did not slow, or all where
     it slowed all.
     """

@@ -5,7 +5,7 @@ than chance.
 import math
 from collections.abc import Iterable, Mapping
 
-from ..store.record import is_explanation, last_metric
+from ..store.record import Runs, is_explanation, last_metric
 from .axis import PRECISIONS, Axis, grouped
 from .finding import Finding
 from .stats import median_of_known
@@ -77,8 +77,10 @@ def settled(record: dict) -> dict:
     The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps
         the metric.
     """
-    metric, loss = record["metric"], record["train_loss"]
-    before, last = gain_over_chance({**record, "metric": metric[:-1]}), gain_over_chance(record)
+    metric = record["metric"]
+    loss = record["train_loss"]
+    before = gain_over_chance({**record, "metric": metric[:-1]})
+    last = gain_over_chance(record)
     jumped = before is not None and last is not None and before > last
     known = len(loss) >= 3 and all(one is not None and math.isfinite(one) for one in loss)
     if jumped and known and loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2:
@@ -86,7 +88,7 @@ def settled(record: dict) -> dict:
     return record
 
 
-def find_diverged(records: Iterable[dict], axis: Axis = PRECISIONS) -> dict[int, Finding]:
+def find_diverged(records: Runs, axis: Axis = PRECISIONS) -> dict[int, Finding]:
     """Return {place in records: reason} of the ok runs that did not train.
 
     The reason is "overflow", most of their steps were skipped; "not_finite", the last metric is not

@@ -48,7 +48,7 @@ def quality_difference(
         return None
     level = math.log if is_ratio else float
     changes = [level(own[seed]) - level(base[seed]) for seed in seeds]
-    found: dict = {"difference": fmean(changes)} | dict.fromkeys(ENDS)
+    found = {"difference": fmean(changes)} | dict.fromkeys(ENDS)
     if len(seeds) >= FEWEST_SEEDS:
         found |= zip(ENDS, ends_of(changes), strict=True)
     if is_ratio:

@@ -2,14 +2,14 @@
 explained.
 """
 
-from ..store.record import EXPLAINING, PLACES
+from ..store.record import EXPLAINING, PLACES, Runs
 
 # by each run, without a memory breakdown
 ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")
 OF_ONE_RUN = "inference"  # part of an explanation that stands for no other run
 
 
-def explain(runs: list[dict]) -> None:
+def explain(runs: Runs) -> None:
     """Give the ok runs of one comparison and precision what they lack from the newest of them
     that was explained.
     """
@@ -41,11 +41,9 @@ def complete(run: dict, explained: dict, part: str) -> None:
 
 def set_against_own_time(run: dict, part: str) -> None:
     """Set what a step does, counted elsewhere, against the time that a step of this run took."""
-    milliseconds, busy, flops = (
-        run["step_ms_median"],
-        run["gpu_busy_ms_per_step"],
-        run["flops_per_step"],
-    )
+    milliseconds = run["step_ms_median"]
+    busy = run["gpu_busy_ms_per_step"]
+    flops = run["flops_per_step"]
     achieved = run["achieved_tflop_per_second"]
     if part == "kernels" and milliseconds and busy:
         run["gpu_busy_fraction"] = min(1.0, busy / milliseconds)

@@ -13,7 +13,8 @@ def memory_reason(record: dict, base: dict) -> Finding | None:
     It is "weights", "data_set", "weights_and_data" or "activations"; None where memory went down or
     the parts are not known.
     """
-    peak, before = record["peak_allocated_mib"], base["peak_allocated_mib"]
+    peak = record["peak_allocated_mib"]
+    before = base["peak_allocated_mib"]
     activations = record["ledger_activations_mib"]
     known = peak and before and activations is not None
     if not known or record["precision"] in ("fp32", "tf32") or peak < SMALLER * before:

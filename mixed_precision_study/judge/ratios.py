@@ -8,7 +8,7 @@ from statistics import fmean, median
 import numpy as np
 
 from ..parameters import MAX_NUMBER
-from ..store.record import is_explanation
+from ..store.record import Runs, is_explanation
 from .axis import grouped
 from .conditions import (
     Pair,
@@ -33,8 +33,21 @@ SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the in
 # None where there are too few processes
 INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")
 FIELDS = (  # of a ratio, see paired_ratio()
-    *("ratio", *INTERVAL_FIELDS, "processes", "hosts", "lowest", "highest", "seeds", "seconds"),
-    *("median_ratio", "apart", "differences", "unlike", "one_order", "untrained", "lost"),
+    "ratio",
+    *INTERVAL_FIELDS,
+    "processes",
+    "hosts",
+    "lowest",
+    "highest",
+    "seeds",
+    "seconds",
+    "median_ratio",
+    "apart",
+    "differences",
+    "unlike",
+    "one_order",
+    "untrained",
+    "lost",
 )
 
 
@@ -63,7 +76,8 @@ def ratio_of_times(own: dict, base: dict, seconds: float, base_seconds: float) -
     """
     if not is_per_sample(own, base):
         return base_seconds / seconds
-    samples, base_samples = own["samples_per_epoch"], base["samples_per_epoch"]
+    samples = own["samples_per_epoch"]
+    base_samples = base["samples_per_epoch"]
     if not samples or not base_samples:
         return None
     return base_seconds / seconds * (samples / base_samples)
@@ -76,7 +90,7 @@ def total_ratio(own: dict, base: dict) -> float | None:
     return ratio_of_times(own, base, *(sum(one[:count]) for one in times))
 
 
-def ratio_of_means(own: list[dict], base: list[dict]) -> float | None:
+def ratio_of_means(own: Runs, base: Runs) -> float | None:
     """Return the ratio_of_times() of some ok runs over others without pairs.
 
     The times are geometric means over runs of their mean epochs, as the seconds of bars are.
@@ -90,12 +104,15 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
     """Return base over own as (epochs, blocks); whole epochs, per sample perhaps, where blocks
     are unequal work.
     """
-    times, base_times = block_times(own), block_times(base)
+    times = block_times(own)
+    base_times = block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
-        times, base_times = times / own["samples_per_epoch"], base_times / base["samples_per_epoch"]
+        times = times / own["samples_per_epoch"]
+        base_times = base_times / base["samples_per_epoch"]
     if per_sample or times.shape[1] != base_times.shape[1]:
-        times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
+        times = times.sum(1, keepdims=True)
+        base_times = base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))
     return base_times[:count] / times[:count]
 
@@ -115,14 +132,14 @@ def pairing_of(record: dict) -> tuple:
     return record["settings"]["seed"], record["settings"].get("repeat"), record["gpu_uuid"]
 
 
-def newest_first(runs: list[dict]) -> list[dict]:
+def newest_first(runs: Runs) -> Runs:
     """Return the ok records whose times count, the newest first."""
     kept = [run for run in runs if run["status"] == "ok" and not is_explanation(run)]
     names = ("started_at", "run_id", "path")
     return sorted(kept, key=lambda run: tuple(run.get(name) or "" for name in names), reverse=True)
 
 
-def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
+def paired_runs(runs: Runs, base_runs: Runs) -> list[Pair]:
     """Return [(run, its counterpart)] of timed ok records with equal seed, repetition and GPU.
 
     A counterpart is used once. Of several, that with the fewest other conditions is taken, then the
@@ -188,7 +205,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     }
 
 
-def interaction(base: list[dict], first: list[dict], second: list[dict], both: list[dict]) -> dict:
+def interaction(base: Runs, first: Runs, second: Runs, both: Runs) -> dict:
     """Return how many times what the second setting gains alone it gains beside the first one, 1
     where it does not matter, with interval_of() it; {} where no repetition has all four arms.
     """
@@ -214,7 +231,8 @@ def spread_of(ratios: list[tuple[Pair, float]], graph: bool) -> dict:
     logarithms = by_process(ratios)
     hosts = grouped(ratios, lambda one: host_of(one[0][0]) or one[0][0]["gpu_uuid"])
     ends = [exponential(fmean(by_process(alike))) for alike in hosts.values()]
-    ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
+    ratio = exponential(fmean(logarithms))
+    interval = interval_of(logarithms)
     if len(ends) >= FEWEST_HOSTS and not graph:
         ratio = median(ends)
         interval = interval_of(list(map(logarithm_of, ends)), FEWEST_HOSTS_FOR_INTERVAL)

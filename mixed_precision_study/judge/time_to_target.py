@@ -25,7 +25,8 @@ def target_of(record: dict, own: float = 0.0) -> float | None:
 def to_target(record: dict, target: float) -> ToTarget:
     """Return what an ok run that was evaluated needed to reach a target."""
     sign = 1 if record["metric_better"] == "higher" else -1
-    times, energy = record["epoch_seconds"], record["energy_joules"]
+    times = record["epoch_seconds"]
+    energy = record["energy_joules"]
     metrics = enumerate(record["metric"], 1)
     reached = (n for n, value in metrics if value is not None and sign * value >= sign * target)
     epochs = next(reached, None)

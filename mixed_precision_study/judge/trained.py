@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from statistics import fmean
 
-from ..store.record import last_metric
+from ..store.record import Runs, last_metric
 from .axis import grouped
 from .conditions import Pair, name_beside
 from .divergence import (
@@ -39,7 +39,7 @@ def why_not_trained(pairs: Sequence[Pair]) -> Finding | None:
     return why_too_little(own, base)
 
 
-def why_skipped(records: Sequence[dict]) -> Finding | None:
+def why_skipped(records: Runs) -> Finding | None:
     """Return "skipped" with the share of the steps of a run that were, or None for few.
 
     The run with the largest share counts.
@@ -51,7 +51,7 @@ def why_skipped(records: Sequence[dict]) -> Finding | None:
     return Finding("skipped", worst["precision"], {"share": share})
 
 
-def why_no_metric(runs: Sequence[dict], others: Sequence[dict]) -> Finding | None:
+def why_no_metric(runs: Runs, others: Runs) -> Finding | None:
     """Return "no_metric" where a run has no finite last metric although it or its counterpart was
     evaluated, or None.
     """
@@ -62,7 +62,7 @@ def why_no_metric(runs: Sequence[dict], others: Sequence[dict]) -> Finding | Non
     return None
 
 
-def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
+def why_too_little(runs: Runs, base_runs: Runs) -> Finding | None:
     """Return "too_little" with the medians of the last metrics, or None.
 
     It holds for runs that gained less than half of what their baseline, if it has learned, gained
@@ -73,7 +73,8 @@ def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding |
     )
     if gain is None or base_gain is None or base_gain < LEARNED or gain >= HALF * base_gain:
         return None
-    own, base = runs[0], base_runs[0]
+    own = runs[0]
+    base = base_runs[0]
     if 0 < timed_steps(own) < FEW_STEPS:
         return None
     values = {
@@ -85,19 +86,19 @@ def why_too_little(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding |
     return Finding("too_little", name_beside(own, base), values)
 
 
-def has_learned(records: Sequence[dict]) -> bool:
+def has_learned(records: Runs) -> bool:
     """Return whether runs are known to have left chance behind: their median gain over it."""
     return (median_of_known(map(gain_over_chance, records)) or 0) >= LEARNED
 
 
-def by_seed(records: Sequence[dict]) -> dict[int, float]:
+def by_seed(records: Runs) -> dict[int, float]:
     """Return {seed: last metric}. Repetitions of a seed count as their mean."""
     known = [(record["settings"]["seed"], last_metric(record)) for record in records]
     seeds = grouped([pair for pair in known if pair[1] is not None], itemgetter(0))
     return {seed: fmean(metric for _, metric in pairs) for seed, pairs in seeds.items()}
 
 
-def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> Finding | None:
+def quality_lost(runs: Runs, base_runs: Runs) -> Finding | None:
     """Return that runs end worse than a baseline that has learned, by more than the margin.
 
     It must also be beyond the scatter of three seeds, but for precisions without fp32 weights. The

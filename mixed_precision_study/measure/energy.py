@@ -24,7 +24,7 @@ def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
         record.card_reason = gpu.reason if gpu else "no GPU"
         yield
         return
-    samples: list[dict] = []
+    samples: list = []
     with sampled(record.gpu_uuid, samples):
         before = gpu.ask("TotalEnergyConsumption")  # millijoules, from Volta on
         began = time.perf_counter()

@@ -38,9 +38,9 @@ class NvmlGpu:
     """
 
     def __init__(self, uuid: str | None = None, number: int = 0):
-        self.nvml: Any = None
-        self.handle: Any = None
-        self.reason: str | None = None
+        self.nvml = None
+        self.handle = None
+        self.reason = None
         self.lost: str | None = None
         try:
             import pynvml

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import torch
+from torch import nn
 
 from ..parameters import Precision, Unsupported, UserError
 from ..store.variables import BLOCKING_ENV
@@ -27,8 +28,8 @@ def check_fp16(device: torch.device) -> str:
     generator = torch.Generator(device).manual_seed(0)
     image = torch.randn(7, 64, 32, 32, generator=generator, device=device)
     weight = torch.randn(64, 64, 3, 3, generator=generator, device=device)
-    exact = torch.nn.functional.conv2d(image, weight, padding=1)
-    half = torch.nn.functional.conv2d(image.half(), weight.half(), padding=1).float()
+    exact = nn.functional.conv2d(image, weight, padding=1)
+    half = nn.functional.conv2d(image.half(), weight.half(), padding=1).float()
     error = ((half - exact).norm() / exact.norm()).item()
     return (
         "passed"
@@ -37,7 +38,7 @@ def check_fp16(device: torch.device) -> str:
     )
 
 
-def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
+def inspect_gpu(device: torch.device) -> tuple[dict, list[str], dict]:
     """Return what is shown of the device, the warnings, and the record fields; of the CPU only
     that it is none.
 
@@ -99,9 +100,9 @@ def clear_workspaces() -> None:
 def show_preflight(
     device: torch.device,
     execution: str,
-    check_supported: Callable[..., None],
+    check_supported: Callable,
     minutes: int | None = None,
-) -> tuple[dict, dict[str, str]]:
+) -> tuple[dict, dict]:
     """Check the device within seconds, print a line for each fact, and return the fields for the
     records and {mode: why it cannot run here}.
 

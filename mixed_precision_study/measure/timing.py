@@ -47,7 +47,8 @@ class StepClock:
         """Return the wall seconds of the epoch and the milliseconds of each step."""
         synchronize(self.device)
         seconds = time.perf_counter() - self.began
-        steps, on_gpu = itertools.pairwise(self.marks), self.device.type == "cuda"
+        steps = itertools.pairwise(self.marks)
+        on_gpu = self.device.type == "cuda"
         return seconds, [
             start.elapsed_time(end) if on_gpu else (end - start) * 1000 for start, end in steps
         ]
@@ -59,8 +60,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def count_syncs(
-    take_step: Callable[[Any], Any],
-    batches: Callable[[], Iterable],
+    take_step: Callable,
+    batches: Callable,
     steps: int,
     device: torch.device,
 ) -> float | None:

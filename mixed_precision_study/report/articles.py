@@ -5,9 +5,10 @@ from importlib.resources import files
 from typing import Any
 
 import pandas as pd
+from pandas import DataFrame, isna
 
 from ..judge.verdict import FEW_HOSTS
-from ..store.record import last_metric
+from ..store.record import Runs, last_metric
 from .charts import SOFT, dots
 from .section import File, Section
 from .tables import Tables, csv_of
@@ -23,11 +24,12 @@ NO_RUN = "no run here has this form"
 # of the table
 ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precision"]
 ROW_FIELDS += ["baseline", "settings_baseline", "about"]
+NUMBERS = ("batch", "epochs", "value", "value_baseline")
 
 
-def read_articles() -> pd.DataFrame:
-    """Return the published figures, a row each: seconds, MiB and shares; NaN where the article says
-    nothing.
+def read_articles() -> DataFrame:
+    """Return the published figures, a row each: seconds, MiB and shares; NaN, or of texts "", where
+    the article says nothing.
 
     `value` is that of `precision`, `value_baseline` that of `baseline`. `settings` are those that a
     run here must have, as "name=value" parted by spaces; `settings_baseline` are those of the
@@ -35,7 +37,7 @@ def read_articles() -> pd.DataFrame:
     why nothing here can test a figure.
     """
     with files(__package__).joinpath("articles.csv").open(encoding="utf-8") as opened:
-        return pd.read_csv(opened)
+        return pd.read_csv(opened, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
 
 
 def articles_section(tables: Tables) -> Section:
@@ -44,14 +46,17 @@ def articles_section(tables: Tables) -> Section:
     if not tables.show.get("articles"):
         return section
     articles = read_articles()
-    testable = articles.untestable.isna()
+    testable = articles.untestable.eq("")
     articles["ours"] = [
         counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()
     ]
-    articles["theirs"] = [theirs_of(row) for row in articles.itertuples()]
+    articles["theirs"] = [
+        change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
+        for row in articles.itertuples()
+    ]
     found = articles.ours.map(bool)
     articles["differs"] = articles.differs.where(found)
-    articles["reason"] = articles.untestable.fillna(NO_RUN).mask(found)
+    articles["reason"] = articles.untestable.replace("", NO_RUN).mask(found)
     matched = articles[found]
     if matched.empty:
         return section
@@ -59,9 +64,9 @@ def articles_section(tables: Tables) -> Section:
     many = count(len(articles), "published figure")
     section.finding = f"{len(matched)} of {many} stand beside ours, with what differs"
     over = matched.quantity.eq("time") & matched.baseline.isin(["fp32", "tf32"])
-    over &= matched.settings_baseline.isna() & matched.theirs.notna()
+    over &= matched.settings_baseline.eq("") & matched.theirs.notna()
     if over.any():
-        drawn = dots(article_rows(matched[over].dropna(subset="model")))
+        drawn = dots(article_rows(matched[over & matched.model.ne("")]))
         section.chart(drawn, "articles", f"{section.finding}.")
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
@@ -73,7 +78,7 @@ def articles_section(tables: Tables) -> Section:
     return section
 
 
-def article_rows(times: pd.DataFrame) -> pd.DataFrame:
+def article_rows(times: DataFrame) -> DataFrame:
     """Return the rows of dots() of speed-ups over fp32: those of an article, a grey dot for
     each card, and ours below them.
     """
@@ -96,7 +101,7 @@ def article_rows(times: pd.DataFrame) -> pd.DataFrame:
         here["ranged"] = ours["outcome"] == FEW_HOSTS
         rows += [where | there, where | here]
     # a training of several cards stands once beside them
-    found = pd.DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
+    found = DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
     found = found.sort_values(
         "panel", key=lambda names: names.map([*names.unique()].index), kind="stable"
     )
@@ -109,7 +114,7 @@ def change_of(quantity: str, value: Any, base: Any) -> Any:
 
     A time is told as times as fast, an accuracy or a loss as the difference, all else as the ratio.
     """
-    if pd.isna(base):
+    if isna(base):
         return value
     if re.search("accuracy|loss", quantity):
         return value - base
@@ -120,11 +125,7 @@ def gib_in(row: Any) -> int:
     return 1024 if row.unit == "MiB" else 1
 
 
-def theirs_of(row: Any) -> float:
-    return change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
-
-
-def claims(articles: pd.DataFrame) -> pd.DataFrame:
+def claims(articles: DataFrame) -> DataFrame:
     """Return articles.csv: a row for each published figure with ours, its interval or the range of
     its machines, n and what differs, or the reason why there is none.
 
@@ -133,14 +134,14 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row in articles.itertuples():
         ours = row.ours[0] if row.ours else {}
-        batch = f"batch {row.batch:g}" if row.batch > 0 else None
+        batch = f"batch {row.batch:g}" if row.batch > 0 else ""
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
         parts.append(row.settings_baseline)
         line = {
             "article": row.article,
             "year": row.year,
             "card": row.card,
-            "claim": ", ".join(part for part in parts if not pd.isna(part)),
+            "claim": ", ".join(filter(None, parts)),
             "theirs": row.theirs,
             "ours": ours.get("change"),
             **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
@@ -149,7 +150,7 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
             "reason": row.reason,
         }
         rows.append(line)
-    return pd.DataFrame(rows).round(4)
+    return DataFrame(rows).round(4)
 
 
 def counterparts(tables: Tables, row: Any) -> list[dict]:
@@ -159,7 +160,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     Of several comparisons that whose time has an interval counts, then that with whole epochs, with
     the most processes, of the most similar length.
     """
-    best: dict[str, tuple] = {}
+    best: dict = {}
     for number in fitting(tables, row, row.settings):
         comparison = tables.comparisons.loc[number]
         whole = not comparison.settings.get("max_steps")
@@ -177,12 +178,12 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     return [found for _, found in best.values()]
 
 
-def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
+def base_runs(tables: Tables, row: Any, number: int) -> Runs:
     """Return the runs here of a published figure's baseline, on the card of a comparison."""
-    if pd.isna(row.baseline):
+    if not row.baseline:
         return []
     numbers = [number]
-    if not pd.isna(row.settings_baseline):
+    if row.settings_baseline:
         device = tables.comparisons.device
         numbers = [
             one
@@ -192,7 +193,7 @@ def base_runs(tables: Tables, row: Any, number: int) -> list[dict]:
     return tables.runs(numbers[0], row.baseline) if numbers else []
 
 
-def beside(tables: Tables, row: Any, own: list[dict], base: list[dict]) -> dict[str, Any]:
+def beside(tables: Tables, row: Any, own: Runs, base: Runs) -> dict:
     """Return what compared() says of a time, else `value` and `base`; and the `change`. Or {}.
 
     The seconds of another card say nothing without a baseline.
@@ -207,12 +208,12 @@ def beside(tables: Tables, row: Any, own: list[dict], base: list[dict]) -> dict[
         pd.Series([figure_of(run, row.quantity) for run in runs], dtype=float).median()
         for runs in (own, base)
     )
-    if pd.isna(value) or pd.isna(other) != pd.isna(row.baseline):
+    if isna(value) or isna(other) == bool(row.baseline):
         return {}
     return {"value": value, "base": other, "change": change_of(row.quantity, value, other)}
 
 
-def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
+def fitting(tables: Tables, row: Any, settings: str) -> list[int]:
     """Return the numbers of the comparisons with the model, data, batch and settings of a
     published figure.
     """
@@ -221,12 +222,12 @@ def fitting(tables: Tables, row: Any, settings: Any) -> list[int]:
         wanted["memory_limit_gib"] = "0"
     if row.batch > 0:
         wanted["batch_size"] = f"{row.batch:g}"
-    if "batch_size" in str(row.settings_baseline):
+    if "batch_size" in row.settings_baseline:
         wanted["max_steps"] = "0"  # epochs of other batches are compared whole
-    wanted |= {} if pd.isna(settings) else dict(one.split("=") for one in settings.split())
+    wanted |= dict(one.split("=") for one in settings.split())
     ours = tables.comparisons
     fits = ours.notebook.eq(row.experiment) & ours["data"].eq(row.data)
-    if not pd.isna(row.model):
+    if row.model:
         fits &= ours.model.eq(row.model)
     if not row.quantity.endswith("accuracy"):
         fits &= ours.execution.eq("eager")
@@ -265,29 +266,29 @@ def figure_of(run: dict, quantity: str) -> float | None:
     return last_metric(run) if quantity == "accuracy" else None
 
 
-def table_rows(matched: pd.DataFrame) -> list[dict]:
+def table_rows(matched: DataFrame) -> list[dict]:
     """Return a row for each training of an article: time and memory in one cell, and other
     figures in rows below.
     """
     about = matched.quantity.where(~matched.quantity.isin(["time", "memory"]), "")
     lines = []
     for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):
-        first, ours = rows.iloc[0], rows.iloc[0].ours
-        name = "any model" if pd.isna(first.model) else ours[0]["name"]
+        first = rows.iloc[0]
+        ours = rows.iloc[0].ours
         over = first.settings_baseline
         parts = [
-            name,
+            ours[0]["name"] if first.model else "any model",
             f"batch {first.batch:g}" if first.batch > 0 else "",
             short_name(first.precision),
-            "" if pd.isna(first.settings) else first.settings,
-            "" if pd.isna(over) else f"over {over}",
+            first.settings,
+            f"over {over}" if over else "",
         ]
         here = list(dict.fromkeys(ours_text(row.quantity, row.ours) for row in rows.itertuples()))
         lines.append(
             {
                 "Article": f"{first.article}, {first.year}",
                 "Training": ", ".join(filter(None, parts)).replace("_", " ").replace("=", " "),
-                "Card": "not stated" if pd.isna(first.card) else first.card,
+                "Card": first.card or "not stated",
                 "There": ", ".join(map(theirs_text, rows.itertuples())),
                 "Here": ", ".join(here),
                 "Differs": first.differs,
@@ -304,9 +305,10 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
 def theirs_text(row: Any) -> str:
     if row.quantity == "out of memory":
         return f"out of memory ({row.value / gib_in(row):.0f} GiB usable)"
-    if pd.isna(row.value):
-        return str(row.note).partition("; ")[2]
-    value, base = row.value / gib_in(row), row.value_baseline / gib_in(row)
+    if isna(row.value):
+        return row.note.partition("; ")[2]
+    value = row.value / gib_in(row)
+    base = row.value_baseline / gib_in(row)
     return text_of(row.quantity, {"value": value, "base": base, "change": row.theirs})
 
 
@@ -325,16 +327,18 @@ def ours_text(quantity: str, ours: list[dict]) -> str:
 
 def text_of(quantity: str, found: dict) -> str:
     """Return a figure as text, with its change where it has a baseline."""
-    change, value, base = found["change"], found.get("value"), found.get("base")
+    change = found["change"]
+    value = found.get("value")
+    base = found.get("base")
     if quantity == "time":
         return f"{change:.2f}×"
     if quantity == "largest batch":
         return f"{quantity} {change:.2f}×"
     if "memory" in quantity:
-        if pd.isna(base):
+        if isna(base):
             return f"memory {value:.1f} GiB"
         percent = f"{change - 1:+.0%}".replace("-", "−")
         return f"memory {'the same' if percent[1:] == '0%' else percent}"
     form = ".1%" if "accuracy" in quantity else ".3f"
-    against = "" if pd.isna(base) else f" against {base:{form}}"
+    against = "" if isna(base) else f" against {base:{form}}"
     return f"{quantity.removeprefix('train ')}: {value:{form}}{against}"

@@ -24,8 +24,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
+from pandas import DataFrame
 
-from .words import plain, short
+from .words import outcome_words, plain, short
 
 # the page sets them anew for its dark mode
 INK, SOFT, LINE, GROUND, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#e8ebef", "#ffffff"
@@ -43,13 +44,6 @@ ROW = 3 * PANEL + 2 * GAP
 DOTS = 120  # per inch of a PNG
 COLOURS_OF_A_PNG = 64  # more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
-STATUS = {
-    "oom": "out of memory",
-    "diverged": "did not learn",
-    "unsupported": "not supported",
-    "killed": "was killed",
-    "timeout": "timed out",
-}
 STYLE = "mixed_precision_study.report.charts"  # charts.mplstyle beside this file
 
 
@@ -142,7 +136,7 @@ def framed(
     return figure, figure.add_axes((ends[0], foot / high, ends[1] - ends[0], inches / high))
 
 
-def dots(rows: pd.DataFrame) -> list[Figure]:
+def dots(rows: DataFrame) -> list[Figure]:
     """Draw ratios, a figure for each `panel` and task. All axes are alike, so that panels can be
     compared by eye.
 
@@ -170,7 +164,7 @@ def dots(rows: pd.DataFrame) -> list[Figure]:
         return [draw_dots(panel, (least, most)) for _, panel in panels]
 
 
-def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
+def ratio_rows(bars: DataFrame) -> DataFrame:
     """Return the rows of dots(): every arm of some bars_of() beside the fair base of its
     comparison.
 
@@ -193,7 +187,7 @@ def ratio_rows(bars: pd.DataFrame) -> pd.DataFrame:
     return drawn_as(found, panels)
 
 
-def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
+def drawn_as(rows: DataFrame, panels: list[str]) -> DataFrame:
     """Return rows of several arms with label and ends, panel by panel in the given order.
 
     The ends are those of the interval, or where a ratio is `ranged` those of its machines.
@@ -206,7 +200,7 @@ def drawn_as(rows: pd.DataFrame, panels: list[str]) -> pd.DataFrame:
     return rows.sort_values("panel", key=lambda names: names.map(panels.index), kind="stable")
 
 
-def dots_note(rows: pd.DataFrame) -> str:
+def dots_note(rows: DataFrame) -> str:
     """Return what the marks of dots() mean in one line of Markdown; it names only what is there."""
     named = (rows.mark.map(SIGNS) + " " + rows.short).map(plain).unique()
     alone = "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's"
@@ -220,7 +214,7 @@ def dots_note(rows: pd.DataFrame) -> str:
     return " · ".join([*named, *(text for text, of in marks.items() if of.any()), "log axis"])
 
 
-def draw_dots(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
+def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     """Draw one model: its name, what the dots are, and for each row its name, the base's
     seconds, and the dots.
     """
@@ -228,7 +222,7 @@ def draw_dots(panel: pd.DataFrame, limits: tuple[float, float]) -> Figure:
     figure, axes = framed(panel.panel.iloc[0], panel.about.iloc[0], LINE_HIGH * (lines + 1))
     axes.set(xscale="log", xlim=limits, ylim=(lines, -1))
     prepare_ratio_axis(axes, limits)
-    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    beside: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
     axes.text(1, -0.4, panel.takes.iloc[0], ha="right", color=SOFT, **beside)
     at = 0.6
     for name_of_row, row in panel.groupby("row", sort=False):
@@ -263,7 +257,7 @@ def write_ticks(axes: Axes, ticks: Iterable[float], form: str) -> None:
     """Write those of the ticks below a log axis that have room beside the ones before them."""
     least, most = axes.get_xlim()
     far = math.log(most / least) / 7
-    shown: list[float] = []
+    shown: list = []
     for tick in ticks:
         if all(abs(math.log(tick / other)) > far for other in shown):
             shown.append(tick)
@@ -284,7 +278,8 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
     ends = pd.Series([dot.low, dot.ratio, dot.high], dtype=float)
-    left, right = ends.min(), ends.max()
+    left = ends.min()
+    right = ends.max()
     least, most = axes.get_xlim()
     wide = (most / least) ** (len(dot.label) * LETTER / PANEL)  # factor from end to end of a label
     fits = right * wide < most
@@ -304,7 +299,7 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     )
 
 
-def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure:
+def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     """Draw horizontal bars of one model, which begin at zero: a heading for each comparison, and
     below it a bar for each arm.
 
@@ -341,7 +336,7 @@ def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure
         most = max(most, rows.high.max())
     axes.set(xlim=(0, most if most > 0 else 1), ylim=(y.max() + 0.6, 0.6))
     axes.set_axis_off()
-    beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    beside: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
     names, labels, notes = (
         (inch / PANEL - ends[0]) / (ends[1] - ends[0]) for inch in (0, label_end, PANEL)
     )
@@ -357,9 +352,9 @@ def draw_bars(rows: pd.DataFrame, parts: dict[str, str] | None = None) -> Figure
     return figure
 
 
-def second_bars(rows: pd.DataFrame) -> pd.DataFrame:
+def second_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the seconds of some bars_of(): what failed says so."""
-    ended = rows.status.map(lambda status: STATUS.get(status, status))
+    ended = rows.status.map(outcome_words)
     lasted = rows.seconds.astype(float)
     spread = rows.seconds_high > rows.seconds_low
     return rows.assign(
@@ -373,7 +368,7 @@ def second_bars(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def memory_bars(rows: pd.DataFrame) -> pd.DataFrame:
+def memory_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the peak memory of some bars_of(), where it is known."""
     known = rows.dropna(subset="gib")
     gib = known.gib.astype(float)

@@ -5,6 +5,7 @@ afterwards. Each draws horizontal bars, a narrow panel per model, on one scale.
 from collections.abc import Callable
 
 import pandas as pd
+from pandas import DataFrame
 
 from ..judge.arms import energy_share
 from ..judge.bottleneck import ARITHMETIC, find_bottleneck, longest_others, remedies_of
@@ -18,7 +19,7 @@ MODELS, BLOCKS = 12, 6  # further models, and further comparisons of a model, ar
 MOST_MODELS = 6  # with more of them the table of all numbers has to do
 
 
-def ok_trainings(tables: Tables) -> pd.DataFrame:
+def ok_trainings(tables: Tables) -> DataFrame:
     """Return the trainings at a fixed batch size that ended well, with the names of their
     comparison and of their arm, in the report's order.
 
@@ -32,13 +33,13 @@ def ok_trainings(tables: Tables) -> pd.DataFrame:
     return rows.sort_values(["comparison", "place"], kind="stable", ignore_index=True)
 
 
-def timed_trainings(tables: Tables) -> pd.DataFrame:
+def timed_trainings(tables: Tables) -> DataFrame:
     """Return the rows of ok_trainings() whose times count: heat or hardware did not slow them."""
     rows = ok_trainings(tables)
     return rows[rows.record.map(id).isin(tables.fair)]
 
 
-def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.DataFrame:
+def middle_runs(rows: DataFrame, size: Callable) -> DataFrame:
     """Return the training with the median of `size(record)` per comparison and arm, of those
     above 0.
     """
@@ -48,9 +49,33 @@ def middle_runs(rows: pd.DataFrame, size: Callable[[dict], float | None]) -> pd.
     return known[groups.cumcount() == (groups.transform("size") - 1) // 2].sort_index()
 
 
-def add_bars(
-    section: Section, rows: pd.DataFrame, name: str, parts: dict[str, str] | None = None
-) -> None:
+def rows_of(make: Callable, tables: Tables) -> DataFrame:
+    """Return make(tables), or no row where nothing is compared."""
+    return make(tables) if len(tables.comparisons) else DataFrame()
+
+
+def percents(
+    tables: Tables,
+    rows: DataFrame,
+    column: str,
+    by: str,
+    what: str,
+    form: str = "{:.0f}",
+    factor: int = 100,
+) -> str:
+    """Return the spans of a column in percent over the compared arms, one for each value of `by`,
+    after the words `what`, which name the arms and their bases; "" where it is not known.
+    """
+    own = rows[rows.arm.isin(tables.compared_arms)].dropna(subset=column)
+    if own.empty:
+        return ""
+    found = set(own.get("baseline", ()))
+    bases = [tables.called(one) for one in tables.axis.bases if one in found]
+    told = spans(factor * own[column], own[by].map(bare), form, "%")
+    return f"{what.format(tables.subject, listed(bases or ['']))}: {told}"
+
+
+def add_bars(section: Section, rows: DataFrame, name: str, parts: dict | None = None) -> None:
     """Add a narrow figure of draw_bars() for each model with the bars of all its comparisons.
 
     `rows` and `parts` are those of draw_bars(), and rows have the column `arm`, too.
@@ -58,7 +83,8 @@ def add_bars(
     models = rows.groupby(["name", "task"], sort=False)
     largest = models.size().nlargest(MODELS).index
     drawn = 0
-    figures, says = [], []
+    figures = []
+    says = []
     for key, own in models:
         if key not in largest:
             continue
@@ -103,11 +129,12 @@ or work element by element. While the GPU is *idle*, no kernel runs: it waits fo
 launches them one by one. AMP shortens the arithmetic, which saves no time where the GPU waits
 anyway, and its casts are kernels, too. A CUDA graph launches the whole step at once, so the shorter
 arithmetic shows."""
+IDLE_SHARE = "Share of a step of {} in which the GPU is idle"
 # legible on white and on black
 STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}
 
 
-def steps_of(tables: Tables) -> pd.DataFrame:
+def steps_of(tables: Tables) -> DataFrame:
     """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and
     `ms` in milliseconds.
     """
@@ -128,21 +155,13 @@ def steps_of(tables: Tables) -> pd.DataFrame:
     return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
 
 
-def why_finding(tables: Tables, steps: pd.DataFrame) -> str:
-    """Return how long the GPU is idle in a step of the compared arms, in each way of execution."""
-    own = steps[steps.arm.isin(tables.compared_arms)]
-    if own.empty:
-        return ""
-    idle = spans(100 * own.waits, own.way, "{:.0f}", "%")
-    return f"Share of a step of {tables.subject} in which the GPU is idle: {idle}"
-
-
 def why_section(tables: Tables) -> Section:
     """Return the bars of a step, and the table of what limits it and what to try."""
-    steps = steps_of(tables) if len(tables.comparisons) else pd.DataFrame()
+    steps = rows_of(steps_of, tables)
     if steps.empty:
         return Section()
-    section = Section("Why", why_finding(tables, steps), ABOUT_WHY)
+    finding = percents(tables, steps, "waits", "way", IDLE_SHARE)
+    section = Section("Why", finding, ABOUT_WHY)
     notes = steps.waits.map("{:.0%} idle".format)
     shown = steps.assign(label=steps.ms.map(short) + " ms", note=notes).dropna(subset="ms")
     add_bars(section, shown, "step_time", STEP_PARTS)
@@ -160,11 +179,11 @@ def why_section(tables: Tables) -> Section:
     return section
 
 
-def limits_of(steps: pd.DataFrame) -> list[dict[str, str | None]]:
+def limits_of(steps: DataFrame) -> list[dict]:
     """Return a row for each model, limit and what to try, with the steps that it is for."""
     tries = [tried(remedies_of(row.limit, row.record)) for row in steps.itertuples()]
     steps = steps.assign(tries=tries, limited=steps.limit.map(LIMITS))
-    rows: list[dict[str, str | None]] = []
+    rows = []
     for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
         ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
         found = {"model": model, "limited by": limit, "what to try": remedy or None}
@@ -186,7 +205,7 @@ MEMORY_PARTS = {  # part of the memory: fields of the record, ledger_<name>_mib
 PART_COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")
 
 
-def memory_parts_of(record: dict) -> dict[str, float]:
+def memory_parts_of(record: dict) -> dict:
     """Return {part: GiB} of a run.
 
     It is empty where a part is negative, or none is known but the overhead.
@@ -201,25 +220,11 @@ def memory_parts_of(record: dict) -> dict[str, float]:
     return parts if parts.keys() - {"overhead"} else {}
 
 
-def bases_in(tables: Tables, rows: pd.DataFrame) -> str:
-    """Return the names of the bases that some bars_of() are compared with."""
-    return listed([tables.called(one) for one in tables.axis.bases if one in set(rows.baseline)])
-
-
-def memory_finding(tables: Tables) -> str:
-    """Return how far the compared arms change the peak of each model, against their base."""
-    own = tables.bars[tables.bars.arm.isin(tables.compared_arms)].dropna(subset="saved")
-    if own.empty or tables.on_cpu:
-        return ""
-    changes = spans(-100 * own.saved, own.model.map(bare), "{:+.0f}", "%")
-    return f"Peak memory of {tables.subject} against {bases_in(tables, own)}: {changes}"
-
-
 def memory_section(tables: Tables) -> Section:
     """Return the bars of what fills the memory; the section is absent where no run has a
     breakdown.
     """
-    rows = ok_trainings(tables) if len(tables.comparisons) else pd.DataFrame()
+    rows = rows_of(ok_trainings, tables)
     middle = (
         middle_runs(rows, lambda record: sum(memory_parts_of(record).values()))
         if len(rows)
@@ -227,8 +232,10 @@ def memory_section(tables: Tables) -> Section:
     )
     if middle.empty:
         return Section()
-    section = Section("Memory", memory_finding(tables), ABOUT_MEMORY)
-    parts = pd.DataFrame(
+    what = "Peak memory of {} against {}"
+    finding = percents(tables, tables.bars, "saved", "model", what, "{:+.0f}", -100)
+    section = Section("Memory", finding, ABOUT_MEMORY)
+    parts = DataFrame(
         [memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS)
     )
     highest = rows.groupby(["comparison", "arm"])[["gib", "card_gib"]].max().add_prefix("most_")
@@ -245,7 +252,7 @@ with fp32 where TF32 was not run. A run counts if it was timed for at least
 {SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
 
 
-def energy_bars(tables: Tables) -> pd.DataFrame:
+def energy_bars(tables: Tables) -> DataFrame:
     """Return the median of joules per 1,000 samples (`value`), and the `share` of the
     `baseline`'s by pairs.
     """
@@ -262,21 +269,13 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
     return bars.assign(share=[energy_share(*runs) for runs in sides])
 
 
-def energy_finding(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return the share of joules that the compared arms need in each way, against their base."""
-    own = bars[bars.arm.isin(tables.compared_arms)].dropna(subset="share")
-    if own.empty:
-        return ""
-    shares = spans(100 * own.share, own.way, "{:.0f}", "%")
-    return f"Energy of {tables.subject} as a share of {bases_in(tables, own)}: {shares}"
-
-
 def energy_section(tables: Tables) -> Section:
     """Return the bars of energy; the section is absent where no run was long enough."""
-    bars = energy_bars(tables) if len(tables.comparisons) else pd.DataFrame()
+    bars = rows_of(energy_bars, tables)
     if bars.empty:
         return Section()
-    section = Section("Energy", energy_finding(tables, bars), ABOUT_ENERGY)
+    finding = percents(tables, bars, "share", "way", "Energy of {} as a share of {}")
+    section = Section("Energy", finding, ABOUT_ENERGY)
     notes = ["" if pd.isna(share) else f"{share:.0%}" for share in bars.share]
     add_bars(section, bars.assign(label=bars.value.map(short) + " J", note=notes), "energy")
     return section
@@ -295,14 +294,14 @@ INFERENCE_FIELDS = {
 }
 
 
-def inference_bars(tables: Tables) -> pd.DataFrame:
+def inference_bars(tables: Tables) -> DataFrame:
     """Return a row per comparison and precision with `INFERENCE_FIELDS`.
 
     They are medians over runs, but of p10 the least and of p90 the most.
     """
     rows = timed_trainings(tables)
     values = [[record[name] for name in INFERENCE_FIELDS.values()] for record in rows.record]
-    values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
+    values = DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
     keys = ["comparison", "arm"]
@@ -313,7 +312,7 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     )
 
 
-def inference_finding(tables: Tables, bars: pd.DataFrame) -> str:
+def inference_finding(tables: Tables, bars: DataFrame) -> str:
     """Return how many times as fast each compared arm answers as its base, for one sample and
     for a batch.
     """
@@ -336,9 +335,8 @@ def inference_section(tables: Tables) -> Section:
     """Return bars of latency, and a table; the section is absent where the study is not about
     inference.
     """
-    asked = tables.show.get("inference") and len(tables.comparisons)
-    bars = inference_bars(tables) if asked else pd.DataFrame()
-    if bars.empty:
+    bars = rows_of(inference_bars, tables)
+    if bars.empty or not tables.show.get("inference"):
         return Section()
     section = Section("Inference", inference_finding(tables, bars), ABOUT_INFERENCE)
     ranges = [

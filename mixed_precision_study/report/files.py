@@ -8,7 +8,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
 from pathlib import Path, PurePath
@@ -30,8 +30,8 @@ from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
 from ..parameters import UserError, printable
 from ..store.commit import MALFORMED, ROOT
 from ..store.files import read_file, written_whole
-from ..store.reading import read_records
-from ..store.record import comparison_key, data_asked_for
+from ..store.reading import LeftOut, read_records
+from ..store.record import Runs, comparison_key, data_asked_for
 
 MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
 # letters of which neither markup nor mathematics can be made
@@ -146,7 +146,7 @@ class Study(BaseModel):
         return Axis(tuple(as_list(self.axis)), (arm_named(as_list(self.base)),), {})
 
 
-def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
+def study_of(folder: str | Path, records: Runs) -> Study:
     """Return what study.yaml says, or raise UserError; else what most records say, of which
     errors do no harm.
     """
@@ -215,12 +215,12 @@ def settings_of(record: dict) -> tuple:
     )
 
 
-def learn_place(records: list[dict]) -> None:
+def learn_place(records: Runs) -> None:
     """Complete runs that ended before they knew their device or data, if all runs with equal
     settings agree on them.
     """
     late = []
-    alike: dict[tuple, dict[tuple, dict]] = {}  # {settings: {place: the first run there}}
+    alike: dict = {}  # {settings: {place: the first run there}}
     for record in records:
         if record["device_type"] and record["dataset_used"]:
             place = (record["gpu_uuid"], known_late(record))
@@ -273,7 +273,7 @@ def folder_of(record: dict) -> PurePath:
     return PurePath(record["path"]).parent
 
 
-def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
+def sort_out(records: Runs) -> tuple[Runs, LeftOut]:
     """Return (records to use, [(path, reason)] of the others).
 
     Of several copies of a run those in the folder that was read first stand, and of these the
@@ -308,7 +308,7 @@ def own_runs(folder: Path) -> list[Path]:
 
 def find_records(
     given: str | Path | Sequence[str], output: str | Path = ""
-) -> tuple[Path, list[dict], list[tuple[str, str]]]:
+) -> tuple[Path, Runs, LeftOut]:
     """Return (folder of the report, records, [(path, reason) of what is no record]).
 
     `given` is a folder or a zip, or a list of them, which are read where they lie; paths are
@@ -323,8 +323,8 @@ def find_records(
         first = next(filter(own_runs, folders), folders[-1])
         places = own_runs(first)
     output = Path(output or first)
-    records: list[dict] = []
-    left_out: list[tuple[str, str]] = []
+    records = []
+    left_out = []
     for place in places:
         if not place.exists():
             raise UserError(
@@ -370,7 +370,7 @@ def place_of_project(folder: str | Path) -> str:
     return seen_from(ROOT, folder).as_posix() if (ROOT / "docs" / "answers").is_dir() else ""
 
 
-def of_other_code(records: list[dict]) -> list[dict]:
+def of_other_code(records: Runs) -> Runs:
     """Return the records measured by other code than the newest of their notebook; those without
     a hash are not.
     """
@@ -405,7 +405,8 @@ def of_a_report(path: Path, mark: bytes = b"") -> bool:
 
 def check_place(folder: Path) -> None:
     """Raise UserError where a report in `folder` would replace a file of a person's."""
-    drawn, log = folder / "summary.ipynb", folder / "logs" / "summary.log"
+    drawn = folder / "summary.ipynb"
+    log = folder / "logs" / "summary.log"
     taken = [path for path in (drawn, drawn.with_suffix(".html")) if not of_a_report(path)]
     if log.is_file() and not any(folder.glob("logs/.*lock")):
         taken.append(log)

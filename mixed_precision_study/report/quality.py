@@ -11,10 +11,11 @@ from matplotlib.ticker import MultipleLocator
 from ..judge.divergence import gain_over_chance
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..judge.time_to_target import ToTarget, target_of, to_target
+from ..store.record import Runs
 from .charts import GROUND, LETTER, LINE_HIGH, PANEL, SOFT, framed
 from .section import Section
 from .tables import Tables
-from .words import METRICS, count, listed, outcome_words, plain, short, span
+from .words import count, listed, outcome_words, plain, short, span
 
 ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp32 over equal seeds.
 *Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its
@@ -59,21 +60,23 @@ def quality_section(tables: Tables) -> Section:
     return section
 
 
-def row_of(case: dict) -> dict[str, str]:
+def row_of(case: dict) -> dict:
     """Return a difference from fp32 and its margin as texts.
 
     The 90% interval decides on equivalence.
     """
     scale, unit, form = (100, "%", "+.1f") if case["is_ratio"] else (1, "", "+.4f")
     if case["metric"] == "accuracy":
-        scale, unit, form = 100, " points", "+.2f"
+        scale = 100
+        unit = " points"
+        form = "+.2f"
     mean, low, high = (f"{scale * case[name]:{form}}" for name in ("difference", "low90", "high90"))
     interval = f" ({low} to {high})" if pd.notna(case["low90"]) else ""
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
     return {
         "training": case["label"],
         "arm": case["short"],
-        "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
+        "metric": f"{case['metric'].replace('_', ' ')} ({case['better']} is better)",
         "difference (90% interval)": f"{mean}{unit}{interval}",
         "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
@@ -147,12 +150,12 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         section.table(rows, folded="Training until the same quality")
 
 
-def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
+def ways_to(runs: Runs, target: float) -> list[ToTarget]:
     """Return what each of some ok runs that were evaluated needed to reach a target."""
     return [to_target(run, target) for run in runs if run["metric"]]
 
 
-def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str | None]:
+def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict:
     """Return the cells of a precision: what all its runs reached, and the means of the timed
     ones.
     """

@@ -6,16 +6,17 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame, Series, isna
 
 from ..judge.axis import grouped
 from ..judge.bottleneck import find_bottleneck, remedies_of
@@ -23,8 +24,8 @@ from ..judge.conditions import conditions_of
 from ..judge.memory_reason import memory_reason
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES, interaction
 from ..judge.verdict import DIFFERENT, FEW_HOSTS, NOT_TRAINED, range_tells_side
-from ..store.record import DISTURBED, RunRecord, flat_record
-from .charts import STATUS, chart_style, draw_bars, memory_bars, picture_of, second_bars
+from ..store.record import DISTURBED, RunRecord, Runs, flat_record
+from .charts import chart_style, draw_bars, memory_bars, picture_of, second_bars
 from .section import Section, Sentence, ratio_texts, spans, texts
 from .tables import (
     Tables,
@@ -37,13 +38,13 @@ from .tables import (
     training_row,
 )
 from .words import (
-    METRICS,
     ORDER,
     SOFTWARE_AND_HOST,
     count,
     in_way,
     listed,
     model_name,
+    outcome_words,
     plain,
     precision_name,
     said,
@@ -77,7 +78,8 @@ def sure_section(tables: Tables) -> Section:
     if tables.ratios.empty or tables.on_cpu:
         return section
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
-    section.title, section.finding = "How sure", sure_finding(tables, ratios)
+    section.title = "How sure"
+    section.finding = sure_finding(tables, ratios)
     columns = [
         f"{tables.short(arm)} over {tables.short(base)}"
         for base in dict.fromkeys([*reversed(tables.axis.bases), *tables.arms])
@@ -99,23 +101,24 @@ def sure_section(tables: Tables) -> Section:
 
 def interactions(tables: Tables) -> Iterator[str]:
     """Yield how far the gain of a setting depends on another one, where all four arms were run."""
-    base, adds = tables.axis.bases[0], tables.axis.adds
+    base = tables.axis.bases[0]
+    adds = tables.axis.adds
     for number, both in product(tables.charted.index, tables.arms):
         arms = [base, *(one for one in tables.arms if adds(both, one) and adds(one, base)), both]
         found = interaction(*(tables.runs(number, arm) for arm in arms)) if len(arms) == 4 else {}
-        for text in ratio_texts(pd.DataFrame([found])) if found else ():
+        for text in ratio_texts(DataFrame([found])) if found else ():
             first, second = map(tables.short, arms[1:3])
             title = tables.comparisons.title[number]
             yield plain(f"{title}: {second} gains {text} times as much with {first} as without it.")
 
 
-def cell_of(row: pd.Series) -> str:
+def cell_of(row: Series) -> str:
     """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its machines; "~" where
     that does not tell its side of 1.
     """
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
-    if pd.isna(row.low):
+    if isna(row.low):
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
     digits = 1 if row.high >= 10 else 2  # seven columns fit
@@ -136,15 +139,16 @@ def tilde_of(row: Any) -> str:
     if row.outcome == FEW_HOSTS:
         sure = range_tells_side(row.lowest, row.highest, row.hosts)
     else:
-        sure = row.outcome in DIFFERENT or pd.isna(row.low) or not row.low <= 1 <= row.high
+        sure = row.outcome in DIFFERENT or isna(row.low) or not row.low <= 1 <= row.high
     return "" if sure else "~"
 
 
-def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
+def sure_finding(tables: Tables, ratios: DataFrame) -> str:
     """Return how wide the intervals are in each way, as the half of one, and how far machines
     differ.
     """
-    known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
+    known = ratios.dropna(subset=["low"])
+    hosts = ratios[ratios.outcome == FEW_HOSTS]
     said = []
     if len(known):
         half = 100 * (known.high / known.ratio - 1).astype(float)
@@ -156,14 +160,12 @@ def sure_finding(tables: Tables, ratios: pd.DataFrame) -> str:
     return ". ".join(said) or "No ratio has an interval, because each rests on few processes"
 
 
-def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
+def footnote(tables: Tables, ratios: DataFrame) -> str:
     """Return all cautions merged: what the numbers are, machines, order, correction, disturbed
     runs.
     """
-    known, few = (
-        ratios.dropna(subset=["low"]),
-        ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)],
-    )
+    known = ratios.dropna(subset=["low"])
+    few = ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)]
     said = []
     if len(known):
         processes = sorted({int(one) for one in known.processes})
@@ -246,16 +248,20 @@ def numbers_section(tables: Tables) -> Section:
         "task": bars.task,
         "run": bars.run.replace("", None),
         ", ".join(tables.axis.settings): bars.short,
-        "s per epoch": pd.Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
+        "s per epoch": Series(texts(bars.seconds)).where(bars.status == "ok", bars.status),
         f"over {tables.short(fair)}": texts(bars.ratio.where(bars.baseline == fair), "{:.2f}"),
         "GiB": texts(bars.gib, "{:.2f}"),
         "J per 1,000": texts(bars.joules),
         "metric": texts(bars.metric),
-        "of": bars.comparison.map(metrics).replace({**METRICS, "mean_absolute_error": "MAE"}),
+        "of": bars.comparison.map(metrics).replace("mean_absolute_error", "MAE"),
         "GPU idle": texts(bars.idle, "{:.0%}"),
         "runs": bars.runs,
     }
-    links = [path if is_beside(tables, path) else "" for path in bars.path]
+    # files below the report's folder can be linked to
+    links = [
+        "" if path.startswith("/") or not Path(tables.folder, path).is_file() else path
+        for path in bars.path
+    ]
     folded = "All numbers" if len(bars) > ROWS_OPEN else ""
     section.table(cells, folded, ("task", "run", "of"), links=links, sortable=True)
     said = (
@@ -267,11 +273,6 @@ def numbers_section(tables: Tables) -> Section:
         said += f" Of more than {MANY} comparisons time, steps, memory and energy have no charts."
     section.say(said)
     return section
-
-
-def is_beside(tables: Tables, path: str) -> bool:
-    """Return whether a record is a file below the report's folder, so that it can be linked to."""
-    return not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
 
 
 ENVIRONMENT = {
@@ -357,7 +358,7 @@ def add_environment(section: Section, tables: Tables) -> None:
     by_device = grouped(records, device_name)
     columns = {name: environment_of(by_device[name]) for name in sorted(by_device)}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
-    section.table(pd.DataFrame(columns, titles).rename_axis("").reset_index())
+    section.table(DataFrame(columns, titles).rename_axis("").reset_index())
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
@@ -369,12 +370,12 @@ def add_environment(section: Section, tables: Tables) -> None:
 
 def days_of(stamps: Iterable[str | None]) -> str:
     """Return the first and the last day of some times: "27 November 2026 to 28 November 2026"."""
-    first = pd.Series([str(one)[:10] for one in stamps], dtype=object)
+    first = Series([str(one)[:10] for one in stamps], dtype=object)
     days = pd.to_datetime(first, format="%Y-%m-%d", errors="coerce").dropna()
     return span([*days], "{0.day} {0:%B %Y}") if len(days) else ""
 
 
-def environment_of(records: list[dict]) -> dict[str, str]:
+def environment_of(records: Runs) -> dict:
     """Return {title: text} of hardware and software; several values are set side by side."""
     column = {
         "runs": str(len(records)),
@@ -419,13 +420,13 @@ def tables_of(records: list[RunRecord]) -> Tables:
     flat.sort(key=lambda one: (one["status"] != "ok", ORDER.index(one["precision"])))
     mark_diverged(flat)
     tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
-    tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])
+    tables.trainings = DataFrame([training_row(one, 0) for one in flat])
     tables.comparisons = comparisons_of(tables.trainings)
     tables.ratios = ratios_of(tables)
     return tables
 
 
-def bars_in(tables: Tables) -> pd.DataFrame:
+def bars_in(tables: Tables) -> DataFrame:
     """Return the rows of bars_of(), without a ratio on the CPU and for runs that did not train."""
     bars = bars_of(tables)
     bars.index = bars.precision.to_list()
@@ -434,7 +435,7 @@ def bars_in(tables: Tables) -> pd.DataFrame:
     return bars.astype(dict.fromkeys(numbers, float))
 
 
-def results_table(records: list[RunRecord]) -> pd.DataFrame:
+def results_table(records: list[RunRecord]) -> DataFrame:
     """Return the result as texts, a row per precision: a gap is empty, and a column of gaps is
     left out.
     """
@@ -443,17 +444,17 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     sizes = {one["precision"]: one["batch_size_used"] for one in reversed(tables.trainings.record)}
     metric = next((record.metric_name for record in records if record.metric_name), "metric")
     columns = {
-        "batch": pd.Series(sizes, dtype=float).map("{:,.0f}".format),
+        "batch": Series(sizes, dtype=float).map("{:,.0f}".format),
         "seconds per epoch": bars.seconds.map(short),
         f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map(
             "{:.2f}".format
         ),
         "memory, GiB": bars.gib.map("{:.2f}".format),
-        METRICS.get(metric, metric.replace("_", " ")): bars.metric.map("{:.4g}".format),
+        metric.replace("_", " "): bars.metric.map("{:.4g}".format),
     }
     if columns["batch"].nunique() == 1:
         del columns["batch"]
-    table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
+    table = DataFrame(columns).loc[bars.index].replace("nan", "")
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
@@ -465,7 +466,7 @@ def remark_on(record: dict, base: dict, ratio: dict | None) -> str:
     if record["status"] != "ok":
         # a reason may be a whole sentence
         reason = (record["reason"] or "no reason was recorded").rstrip(".")
-        return f"{name} ({STATUS.get(record['status'], record['status'])}): {reason}."
+        return f"{name} ({outcome_words(record['status'])}): {reason}."
     if ratio and ratio["untrained"]:
         return f"{said(ratio['untrained'])}, so it has no speed-up."
     doubts = conditions_of(record, name)
@@ -504,7 +505,8 @@ def conclusion(tables: Tables) -> str:
     gains = bars[bars.ratio.notna()]
     if gains.empty:
         return ""
-    base, name = gains.baseline.iloc[0], gains.index[0]
+    base = gains.baseline.iloc[0]
+    name = gains.index[0]
     run = next(one for one in tables.trainings.record if one["precision"] == name)
     way = in_way(way_name(run["settings"].get("execution")))
     amounts = [f"{precision_name(arm)} {ratio:.2f} times" for arm, ratio in gains.ratio.items()]
@@ -519,7 +521,8 @@ def remarks_of(tables: Tables) -> list[str]:
     """Return a sentence for each run, with what its row in the table leaves open."""
     if tables.on_cpu:
         return [CPU_WARNING]
-    remarks, against = [], tables.runs(0, tables.base_in(0))
+    remarks = []
+    against = tables.runs(0, tables.base_in(0))
     for record in tables.trainings.record:
         ratio = tables.between([record], against) if record["status"] == "ok" else None
         text = remark_on(record, against[0] if against else record, ratio)
@@ -558,7 +561,7 @@ def show_text(text: str) -> None:
         print(textwrap.fill(text, LINE_LENGTH))
 
 
-def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
+def pictures_of(rows: DataFrame) -> tuple[list[Figure], str]:
     """Return the bars of seconds and of memory, closed, because else a notebook shows them again,
     and what they are.
     """
@@ -576,10 +579,7 @@ def pictures_of(rows: pd.DataFrame) -> tuple[list[Figure], str]:
 
 def show(records: list[RunRecord]) -> None:
     """Show the result of a notebook, way by way, and outside IPython as text."""
-    ways: dict[str, list[RunRecord]] = {}
-    for record in records:
-        ways.setdefault(json.dumps(record.settings | {"precisions": []}), []).append(record)
-    for way in ways.values():
+    for way in grouped(records, lambda one: json.dumps(one.settings | {"precisions": []})).values():
         show_way(way)
 
 
@@ -587,7 +587,7 @@ def show_way(records: list[RunRecord]) -> None:
     """Show what one way has given, its conclusion first."""
     tables = tables_of(records)
     rows = bars_in(tables)
-    show_table: Callable = print
+    show_table = print
     if answer := conclusion(tables):
         show_text(answer)
     if in_notebook():

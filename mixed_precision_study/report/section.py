@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame, Series
 
 from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
@@ -32,7 +33,7 @@ class Sentence:
 
     text: str
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         return {"text/markdown": self.text, "text/plain": self.text}
 
 
@@ -46,7 +47,7 @@ class Heading:
     link: str = ""  # word or two in the bar of the page; "": the title, or none where it is folded
     above: str = ""  # line above the title of the report, such as card and date
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         link = self.link or ("" if self.folded else self.title)
         heading = vars(self) | {"name": name, "link": link}
@@ -73,9 +74,9 @@ class Table:
     links: list[str] | None = None
     sortable: bool = False
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> DataFrame:
         """Return the rows as texts and numbers: whole numbers stay whole."""
-        return pd.DataFrame(self.rows, dtype=object).where(lambda cells: cells.notna(), "-")
+        return DataFrame(self.rows, dtype=object).where(lambda cells: cells.notna(), "-")
 
     def html(self) -> str:
         """Return the table as HTML. Columns that hold numbers are aligned to the right."""
@@ -87,7 +88,7 @@ class Table:
             cells=frame.to_numpy(),
         )
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         with pd.option_context("display.max_colwidth", None):
             return {"text/html": self.html(), "text/plain": self.frame().to_string(index=False)}
 
@@ -111,19 +112,19 @@ def texts(column: Iterable, form: str = "") -> list[str | None]:
     return [None if pd.isna(value) else write(value).replace("-", "−") for value in column]
 
 
-def spans(values: pd.Series, names: pd.Series, form: str = "{}", unit: str = "") -> str:
+def spans(values: Series, names: Series, form: str = "{}", unit: str = "") -> str:
     """Return "eager 1 to 2%, CUDA graph 3%": the span of the values of each name, in order."""
     parts = values.groupby(names, sort=False)
     return ", ".join(f"{name} {span(list(part), form)}{unit}" for name, part in parts)
 
 
-def ratio_texts(rows: pd.DataFrame) -> list[str | None]:
+def ratio_texts(rows: DataFrame) -> list[str | None]:
     """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, None where there
     is no ratio.
     """
     found = rows[["ratio", "low", "high"]].astype(float)
     limits = [" ({:.2f}–{:.2f})".format(*one) for one in found[["low", "high"]].to_numpy()]
-    ends = pd.Series(limits, rows.index).where(found.low.notna(), "")
+    ends = Series(limits, rows.index).where(found.low.notna(), "")
     return list(found.ratio.map("{:.2f}".format).add(ends).where(found.ratio.notna(), None))
 
 
@@ -135,7 +136,7 @@ class Cards:
 
     cards: list[dict]
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         texts = []
         for card in self.cards:
             said = ", ".join(f"{arm} {number}" for arm, number in card["numbers"].items())
@@ -162,7 +163,7 @@ class Chart:
         """The figures as one PNG on white."""
         return picture_of(self.figures)
 
-    def _repr_mimebundle_(self, include=None, exclude=None):
+    def _repr_mimebundle_(self, **_):
         drawings = [
             drawing_of(one, f"{self.name}{place}", self.finding)
             for place, one in enumerate(self.figures)
@@ -230,7 +231,7 @@ class Section:
 
         A column of gaps is left out, and one of `common` with one value stands in its caption.
         """
-        frame = pd.DataFrame(columns, dtype=object).dropna(axis=1, how="all")
+        frame = DataFrame(columns, dtype=object).dropna(axis=1, how="all")
         same = [
             name for name in common if name in frame and frame[name].nunique() == 1 < len(frame)
         ]
@@ -240,21 +241,22 @@ class Section:
         rows = frame.where(frame.notna(), "-").to_dict("records")
         self.parts.append(Table(rows, folded, **options))
 
-    def chart(self, figures: Figure | list[Figure], name: str, finding: str) -> None:
-        """Add a chart of those figures that hold anything. The finding is its alternative text."""
-        figures = [figures] if isinstance(figures, Figure) else figures
+    def chart(self, figures: list[Figure], name: str, finding: str) -> None:
+        """Add a chart of figures, if there are any. The finding is its alternative text."""
         for figure in figures:
             plt.close(figure)
-        if drawn := [figure for figure in figures if figure.axes]:
-            self.parts.append(Chart(drawn, name, finding))
+        if figures:
+            self.parts.append(Chart(figures, name, finding))
 
 
 def save(part: Part, folder: str | Path) -> Sentence | None:
     """Write a chart or a file into a folder; return a sentence where that is not allowed."""
     if isinstance(part, Chart):
-        name, content = f"{part.name}.png", part.png
+        name = f"{part.name}.png"
+        content = part.png
     elif isinstance(part, File):
-        name, content = part.name, part.content
+        name = part.name
+        content = part.content
     else:
         return None
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import matplotlib.pyplot as plt
-import pandas as pd
+from pandas import DataFrame
 
 from ..judge.axis import arm_named, grouped
 from ..judge.bottleneck import IDLE
@@ -57,7 +57,7 @@ NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
 
-def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
+def best_of(tables: Tables, bars: DataFrame) -> DataFrame:
     """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
     usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
     if len(tables.quality) and len(usable):
@@ -68,7 +68,7 @@ def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
 
-def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
+def finding(tables: Tables, bars: DataFrame) -> tuple[str, str]:
     """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way
     of most cards.
     """
@@ -89,7 +89,7 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     return text[0].upper() + text[1:], way
 
 
-def way_of_title(best: pd.DataFrame, bars: pd.DataFrame) -> str:
+def way_of_title(best: DataFrame, bars: DataFrame) -> str:
     """Return the way of most cards if every model ran in it, else the first of such ways."""
     models = bars.groupby("way", sort=False).model.nunique()
     ways = list(models.index[models == bars.model.nunique()])
@@ -97,7 +97,7 @@ def way_of_title(best: pd.DataFrame, bars: pd.DataFrame) -> str:
     return usual if usual in ways or not ways else ways[0]
 
 
-def said_of_ratios(tables: Tables, shown: pd.DataFrame) -> str:
+def said_of_ratios(tables: Tables, shown: DataFrame) -> str:
     """Return how many times as fast each compared arm is as its base, over bars of one way."""
     arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
     ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
@@ -113,7 +113,7 @@ def nothing_compared(tables: Tables) -> str:
     return NO_COMPARISON.format(" and ".join(tables.axis.settings), bases)
 
 
-def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
+def said_below(tables: Tables, bars: DataFrame, title: str, found: str, way: str) -> str:
     """Return what stands below the title: made-up data first, then the baseline and fp32.
 
     Below another title than the finding, and where nothing is compared, stands what the study is
@@ -158,13 +158,13 @@ def quality_line(tables: Tables, number: int, arm: str) -> str:
     return f"{name}: {within}, {one.seeds} seeds"
 
 
-def each(clauses: dict[str, str]) -> str:
+def each(clauses: dict) -> str:
     """Return {name: clause} as one line, in which clauses that are alike are said once."""
     alike = grouped(clauses, clauses.__getitem__)
     return " · ".join(f"{listed(names, 'and')}: {clause}" for clause, names in alike.items())
 
 
-def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
+def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
     """Return a card for each model: name, task, the numbers of both formats, how, cost and
     quality.
     """
@@ -174,7 +174,8 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict]:
         shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
         if shown.empty:
             shown = block[block.arm == best.arm]
-        base, names = tables.called(best.baseline), list(shown.short)
+        base = tables.called(best.baseline)
+        names = list(shown.short)
         how = in_way(best.way) or "in the same way"
         if shown.processes.min() < FEWEST_PROCESSES:
             how += f" ({count(int(shown.processes.min()), 'run')}, so no interval)"
@@ -234,7 +235,7 @@ def facts(tables: Tables) -> str:
     return " · ".join(filter(None, parts))
 
 
-def worked(tables: Tables) -> pd.DataFrame:
+def worked(tables: Tables) -> DataFrame:
     """Return a row for each comparison of a CPU run: which arms trained, which need a GPU, which
     failed.
     """
@@ -246,14 +247,14 @@ def worked(tables: Tables) -> pd.DataFrame:
     return named.join(arms)
 
 
-def what_waits(tables: Tables, bars: pd.DataFrame) -> str:
+def what_waits(tables: Tables, bars: DataFrame) -> str:
     """Return what to run next where AMP gained little in eager mode, the best that was run, and
     the GPU waited; else "".
     """
     eager = bars[(bars.way == "eager") & bars.arm.isin(AMP) & bars.ratio.notna()]
     keys = ["model", "task"]
     best = best_of(tables, bars).set_index(keys)
-    ways: dict[str, list[str]] = {}
+    ways: dict = {}
     waiting = []
     gains = eager.groupby(keys, sort=False).agg(gain=("ratio", "max"), idle=("idle", "min"))
     waits = gains[(gains.gain < LITTLE_GAIN) & (gains.idle >= IDLE)].idle
@@ -296,16 +297,6 @@ def parameters_of(tables: Tables, comparison: int) -> str:
     )
 
 
-def cpu_screen(screen: Section, tables: Tables) -> None:
-    """Add what a run without a GPU shows: what worked, what needs a GPU, and the next command."""
-    screen.table(worked(tables), common=("task", "run"))
-    screen.say(
-        "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a"
-        " machine with an NVIDIA GPU, or in a notebook of Colab or Kaggle with one, run"
-        " `python run_all.py`."
-    )
-
-
 def first_screen(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
     """Return the first screen.
 
@@ -326,13 +317,18 @@ def first_screen(tables: Tables, subject: Section | None = None, question: str =
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
     elif tables.on_cpu:
-        cpu_screen(screen, tables)
+        screen.table(worked(tables), common=("task", "run"))
+        screen.say(
+            "Times on a CPU say nothing about mixed precision on a GPU, so none is shown here. On a"
+            " machine with an NVIDIA GPU, or in a notebook of Colab or Kaggle with one, run"
+            " `python run_all.py`."
+        )
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
         add_answer(screen, tables, bars, found)
     return screen
 
 
-def add_answer(screen: Section, tables: Tables, bars: pd.DataFrame, found: str) -> None:
+def add_answer(screen: Section, tables: Tables, bars: DataFrame, found: str) -> None:
     """Add the cards, what to run next, lines to copy, and the ratios as dots."""
     if cards := cards_of(tables, bars):
         screen.parts.append(Cards(cards))
@@ -377,7 +373,7 @@ SECTIONS = (
 EACH = (time_section, why_section, memory_section, energy_section)  # these draw each comparison
 
 
-def drawn(make: Callable[..., Section], tables: Tables, *more: Any) -> Section:
+def drawn(make: Callable, tables: Tables, *more: Any) -> Section:
     """Return a section with its charts drawn.
 
     One that fails says so, because the others must not be lost with it.

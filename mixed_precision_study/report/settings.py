@@ -7,17 +7,18 @@ import re
 import statistics
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from ..judge.axis import Axis, arm_named
 from ..judge.divergence import skipped_fraction
 from ..judge.ratios import FEWEST_PROCESSES
 from ..judge.trained import has_learned
 from ..judge.verdict import DIFFERENT, FASTER, FEW_HOSTS, LITTLE_FASTER, OUTCOMES
-from .charts import INK, SOFT, STATUS, dots, dots_note, drawn_as, framed, write_ticks
+from ..store.record import Runs
+from .charts import INK, SOFT, dots, dots_note, drawn_as, framed, write_ticks
 from .files import as_list
 from .results import range_of_hosts
 from .section import Section, ratio_texts, spans, texts
@@ -54,15 +55,15 @@ ADDED = {
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
-def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
+def ladder_of(tables: Tables, family: DataFrame) -> Iterator[tuple[str, int, str]]:
     """Yield (label, comparison, arm) of the study's steps, which add up; a larger batch is
     another training.
     """
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL_WAY[name] for step in steps for name in step if name in USUAL_WAY}
     family = family[family.batch == family.batch.min()]
-    precision: Any = None
-    before: tuple[Any, Any] | None = None
+    precision = None
+    before = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [
@@ -75,11 +76,12 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
         if wanted := step.get("precision", precision):
             rows = rows[rows.precision.isin(as_list(wanted))]
         if len(rows) and before != (found := (rows.comparison.iloc[0], rows.arm.iloc[0])):
-            before, precision = found, rows.precision.iloc[0]
+            before = found
+            precision = rows.precision.iloc[0]
             yield step["label"], *found
 
 
-def ladder_steps(tables: Tables) -> pd.DataFrame:
+def ladder_steps(tables: Tables) -> DataFrame:
     """Return the bars_of() each step of all ladders:
 
     `ratio` is over the first, `gain_...` over the one before.
@@ -89,8 +91,8 @@ def ladder_steps(tables: Tables) -> pd.DataFrame:
     settings = {name for step in steps for name in step} - {"label", "precision"}
     rows = []
     for _, family in alike(tables.comparisons, *settings) if settings else ():
-        first: list[dict] = []
-        before: list[dict] = []
+        first: Runs = []
+        before: Runs = []
         for label, number, arm in ladder_of(tables, family):
             bars = tables.bars[tables.bars.comparison == number]
             bar = bars[bars.arm == arm].iloc[0].to_dict()
@@ -99,12 +101,13 @@ def ladder_steps(tables: Tables) -> pd.DataFrame:
             for prefix, base in (("", first), ("gain_", before)):
                 found = tables.between(own, base) or {}
                 row |= {f"{prefix}{name}": found.get(name) for name in LIMITS}
-            first, before = first or own, own or before
+            first = first or own
+            before = own or before
             rows.append(row)
-    return pd.DataFrame(rows)
+    return DataFrame(rows)
 
 
-def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
+def ladder_rows(steps: DataFrame) -> DataFrame:
     """Return the rows of dots() of the steps that ended well: over the first step, and over the
     one before in words.
     """
@@ -123,7 +126,7 @@ def ladder_rows(steps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
+def way_rows(ways: DataFrame) -> DataFrame:
     """Return the rows of dots() of ways that differ in one setting: each over the way without it,
     which stands behind it, because a long name is cut at its end.
     """
@@ -139,19 +142,20 @@ def way_rows(ways: pd.DataFrame) -> pd.DataFrame:
     return drawn_as(rows, list(ways.name.unique()))
 
 
-def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
+def ways_of(tables: Tables, steps: DataFrame) -> DataFrame:
     """Return what compared() says of `after` over `before`, unless they are a ladder's steps."""
     climbed = set(zip(steps.comparison, steps.arm, strict=True)) if len(steps) else set()
     rows = []
     for before, after, arm, added in one_setting_apart(tables):
-        own, base = tables.runs(after, arm), tables.runs(before, arm)
+        own = tables.runs(after, arm)
+        base = tables.runs(before, arm)
         if own == base or {(before, arm), (after, arm)} <= climbed:
             continue
         found = tables.between(own, base)
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
             row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
             rows.append(row | found | tables.looks.loc[arm].to_dict())
-    ways = pd.DataFrame(rows)
+    ways = DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
     if len(ways):
@@ -175,7 +179,7 @@ def one_setting_apart(tables: Tables) -> Iterator[tuple[int, int, str, str]]:
                     yield known[base], after, arm, added
 
 
-def ways_finding(ways: pd.DataFrame) -> str:
+def ways_finding(ways: DataFrame) -> str:
     """Return what each setting gains over all models and arms, from least to most."""
     gains = spans(ways.ratio, ways.added, "{:.2f}")
     return f"Times as fast with one setting added: {gains}"
@@ -260,7 +264,8 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
     """Return (axis, size, kind of model) of a comparison in a setting that grows, or None where
     it has no size.
     """
-    model, value = str(settings["model"]), settings.get(setting)
+    model = str(settings["model"])
+    value = settings.get(setting)
     if setting == "model" and (found := re.search("|".join(VIT), model)):
         return "width", VIT[found[0]], model.partition("_")[0]
     if setting == "model" and (found := re.search(r"\d\d+", model)):
@@ -269,20 +274,21 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
     return (axis, value, model) if axis and isinstance(value, int) else None
 
 
-def families_of(tables: Tables) -> list[pd.DataFrame]:
+def families_of(tables: Tables) -> list[DataFrame]:
     """Return the parts of `comparisons` that grow over three sizes or more, in order, with `axis`,
     `size` and `family`.
 
     Of several at one size the first is that of most precisions, energies and runs.
     """
-    over, more = tables.show.get("over") or [], tables.show.get("with", ())
+    over = tables.show.get("over") or []
+    more = tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
     most = {
         "modes": ("arm", "nunique"),
         "energies": ("joules", "count"),
         "runs": ("seed", "size"),
     }
-    found: dict[str, pd.DataFrame] = {}
+    found: dict = {}
     several = tables.comparisons.device.nunique() > 1
     for setting in [over] if isinstance(over, str) else over:
         sizes = tables.comparisons.settings.map(
@@ -302,9 +308,11 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
                     ["size", *most], ascending=[True, False, False, False], kind="stable"
                 )
                 first = family.iloc[0]
-                name, task = re.split("[-,]", first["name"])[0], first.task
+                name = re.split("[-,]", first["name"])[0]
+                task = first.task
                 if axis == "batch size":
-                    name, task = first["name"], task.partition(", batch")[0]
+                    name = first["name"]
+                    task = task.partition(", batch")[0]
                 name = f"{name}\n{task}, {first.way}" + f", {first.device}" * several
                 if name in found:
                     name += f" ({len(found)})"
@@ -312,7 +320,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     return list(found.values())
 
 
-def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
+def judge_loss(own: Runs, base: Runs) -> dict | None:
     """Return by how many nats (above) the last losses of ok runs are above those of a base in the
     median, or None.
 
@@ -341,7 +349,7 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
     }
 
 
-def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
+def pairs_of(tables: Tables, family: DataFrame) -> DataFrame:
     """Return a row for each size, arm and simpler arm (`base`), of whose memory and energy it has
     shares.
 
@@ -357,7 +365,7 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
         family.drop_duplicates("size")["size"].items(), sides
     ):
         every = tables.runs(number, arm, ok=False)
-        status = STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"
+        status = outcome_words(every[0]["status"]) if every else "not run"
         found = tables.between(tables.runs(number, arm), tables.runs(number, base))
         row = dict.fromkeys(TOLD) | named | (found or {"outcome": status})
         row |= {"size": size, "precision": arm, "base": base, "comparison": number}
@@ -368,10 +376,10 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
         ]
         losses = [found | {"loss_comparison": one} for one, found in judged if found]
         rows.append(row | max(losses, key=lambda one: one["certain"], default={}))
-    return pd.DataFrame(rows)
+    return DataFrame(rows)
 
 
-def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
+def lines_of(tables: Tables, family: DataFrame) -> DataFrame:
     """Return the bars_of() a family that have a ratio over TF32, or fp32 where there is none,
     with their `size`.
     """
@@ -380,7 +388,7 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
-def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
+def draw_lines(rows: DataFrame, looks: DataFrame, label: str) -> Figure:
     """Draw ratios over the size, a line for each arm in `looks`; dashed where a point has no
     interval.
     """
@@ -402,19 +410,20 @@ def draw_lines(rows: pd.DataFrame, looks: pd.DataFrame, label: str) -> Figure:
     return figure
 
 
-def growth_finding(pairs: pd.DataFrame) -> str:
+def growth_finding(pairs: DataFrame) -> str:
     """Return from which size of each family on its arm is faster, or nothing where nothing is
     judged.
     """
     if not pairs.outcome.isin(OUTCOMES).any():
         return ""
-    own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
+    own = precision_name(pairs.precision.iloc[0])
+    base = precision_name(pairs.base.iloc[0])
     families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
     claims = [f"{faster_from(one)} ({one.family.iloc[0].split()[0]})" for one in families]
     return f"Compared with {base}, {own} is faster {', '.join(claims)}"
 
 
-def faster_from(family: pd.DataFrame) -> str:
+def faster_from(family: DataFrame) -> str:
     """Return at which sizes an arm is faster; only where it is at all larger ones it is "from"."""
     sizes = [SIZES[family.axis.iloc[0]].format(size) for size in family["size"]]
     faster = list(family.outcome.isin((FASTER, LITTLE_FASTER)))
@@ -439,7 +448,7 @@ def growth_section(tables: Tables) -> Section:
     return section
 
 
-def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -> None:
+def add_growth(section: Section, tables: Tables, families: list[DataFrame]) -> None:
     """Add a panel for each family, one more for fp8 over bf16, and the table.
 
     The title is the finding.
@@ -480,19 +489,20 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     section.table(cells, "Every size in numbers")
 
 
-def families_as_arms(pairs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def families_as_arms(pairs: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the rows and the looks of draw_lines() for one precision, with a line for each
     family.
     """
     families = pairs.family.unique()
     names = [family.split()[0] for family in families]
     colours = [INK, SOFT, *COLOURS.values()][: len(families)]
-    looks = pd.DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
-    own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
+    looks = DataFrame({"short": names, "colour": colours, "mark": "o"}, families)
+    own = precision_name(pairs.precision.iloc[0])
+    base = precision_name(pairs.base.iloc[0])
     return pairs.assign(arm=pairs.family, family=f"{own} over {base}\n"), looks
 
 
-def largest_of(tables: Tables) -> pd.DataFrame:
+def largest_of(tables: Tables) -> DataFrame:
     """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest
     that was `too_large`.
     """
@@ -558,6 +568,6 @@ def add_scales(section: Section, tables: Tables) -> None:
         "loss scale": [text or "dynamic" for text in texts(rows.fixed, "{:,.10g}")],
         "skipped steps": texts(rows.record.map(skipped_fraction), "{:.2%}"),
         "last metric": texts(rows.metric, "{:.3g}"),
-        "ended": [STATUS.get(status, status) for status in rows.status.replace("ok", "well")],
+        "ended": rows.status.replace("ok", "well").map(outcome_words),
     }
     section.table(cells, "Loss scales")

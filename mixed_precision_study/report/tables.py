@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+from pandas import DataFrame, Series
 
 from ..judge.arms import compared, peak_gib
 from ..judge.axis import PRECISION, PRECISIONS, Axis, grouped
@@ -26,8 +26,8 @@ from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
-from ..store.reading import NO_RECORD
-from ..store.record import comparison_key, is_explanation, last_metric
+from ..store.reading import NO_RECORD, LeftOut
+from ..store.record import Runs, comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
 from .words import (
     AMP,
@@ -81,15 +81,22 @@ TABLE_COLUMNS = {  # of the tables, also where they have no row
         "stands",
     ],
     "quality": [
-        *("comparison", "precision", "arm", "base", "metric", "better"),
-        *(*QUALITY, "diverged", "usable"),
+        "comparison",
+        "precision",
+        "arm",
+        "base",
+        "metric",
+        "better",
+        *QUALITY,
+        "diverged",
+        "usable",
     ],
 }
 
 
-def empty(name: str) -> pd.DataFrame:
+def empty(name: str) -> DataFrame:
     """Return one of the tables without a row."""
-    return pd.DataFrame(columns=TABLE_COLUMNS[name])
+    return DataFrame(columns=TABLE_COLUMNS[name])
 
 
 @dataclass
@@ -115,18 +122,18 @@ class Tables:
     description: str = ""
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     axis: Axis = PRECISIONS  # what it compares
-    trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    comparisons: pd.DataFrame = field(default_factory=partial(empty, "comparisons"))
-    ratios: pd.DataFrame = field(default_factory=partial(empty, "ratios"))
-    quality: pd.DataFrame = field(default_factory=partial(empty, "quality"))
+    trainings: DataFrame = field(default_factory=DataFrame)
+    comparisons: DataFrame = field(default_factory=partial(empty, "comparisons"))
+    ratios: DataFrame = field(default_factory=partial(empty, "ratios"))
+    quality: DataFrame = field(default_factory=partial(empty, "quality"))
     # (path, reason) of records that are not used
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=list)
     # records of other code than the newest of their notebook
-    other_code: list[dict] = field(default_factory=list)
+    other_code: Runs = field(default_factory=list)
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
 
     @cached_property
-    def looks(self) -> pd.DataFrame:
+    def looks(self) -> DataFrame:
         """`short` name, `colour`, `mark` and `place` of each arm, in the order of every table and
         chart: bases come first.
         """
@@ -135,13 +142,13 @@ class Tables:
         arms = [arm for arm in named if arm in found]
         own = {arm: LOOKS.get(arm.split(", ")[0]) for arm in arms}
         free = [look for look in LOOKS.values() if look not in own.values()] or [*LOOKS.values()]
-        taken: list[tuple[str, str]] = []
+        taken = []
         for place, arm in enumerate(arms):
             look = own[arm]
             if not look or look in taken:  # another arm of this precision
                 look = free[place % len(free)]
             taken.append(look)
-        table = pd.DataFrame(taken, arms, ["colour", "mark"])
+        table = DataFrame(taken, arms, ["colour", "mark"])
         return table.assign(short=[self.short(arm) for arm in arms], place=range(len(arms)))
 
     @property
@@ -181,12 +188,12 @@ class Tables:
         """Return the name of an arm for a sentence."""
         return arm_name(self.axis.settings, arm)
 
-    def runs(self, comparison: int, arm: str, ok: bool = True) -> list[dict]:
+    def runs(self, comparison: int, arm: str, ok: bool = True) -> Runs:
         """Return the records of a comparison in one arm, those that only explain left out."""
         rows = self.by_key.get((comparison, arm), ())
         return [one["record"] for one in rows if one["status"] == "ok" or not ok]
 
-    def timed_runs(self, comparison: int, arm: str) -> list[dict]:
+    def timed_runs(self, comparison: int, arm: str) -> Runs:
         """Return the ok records of an arm whose times count: see fairly_timed()."""
         return fairly_timed(self.runs(comparison, arm))
 
@@ -199,13 +206,13 @@ class Tables:
         return {id(run) for key in self.by_key for run in self.timed_runs(*key)}
 
     @cached_property
-    def by_key(self) -> dict[tuple[int, str], list[dict]]:
+    def by_key(self) -> dict:
         """{(comparison, arm): rows of `trainings`}, made once, as every section asks."""
         rows = self.trainings[~self.trainings.explains.astype(bool)].to_dict("records")
         return grouped(rows, itemgetter("comparison", "arm"))
 
     @cached_property
-    def bars(self) -> pd.DataFrame:
+    def bars(self) -> DataFrame:
         """The rows of bars_of() for all comparisons, made once, as five sections ask."""
         keys = ["comparison", "arm"]
         rows = self.trainings[(self.trainings.comparison >= 0) & ~self.trainings.explains]
@@ -229,7 +236,7 @@ class Tables:
         found["model"] = found.comparison.map(self.comparisons["name"])
         found = found.join(self.comparisons[["task", "way", "run"]], on="comparison")
         bases = [self.base_in(number) for number in found.comparison]
-        found["base"] = pd.Series(bases, found.index, dtype=object)
+        found["base"] = Series(bases, found.index, dtype=object)
         names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
         ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
         found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
@@ -245,7 +252,7 @@ class Tables:
         found = [base for base in self.axis.bases if self.runs(comparison, base)]
         return found[-1] if found else self.axis.bases[0]
 
-    def between(self, own: list[dict], base: list[dict]) -> dict | None:
+    def between(self, own: Runs, base: Runs) -> dict | None:
         """Return compared() for two lists of ok runs, worked out once for each two lists."""
         sides = tuple(tuple(map(id, runs)) for runs in (own, base))
         if sides not in self.asked:
@@ -253,23 +260,23 @@ class Tables:
         return self.asked[sides]
 
     @cached_property
-    def asked(self) -> dict[tuple, dict | None]:
+    def asked(self) -> dict:
         """{ids of two lists of runs: what between() answered}."""
         return {}
 
     @property
-    def charted(self) -> pd.DataFrame:
+    def charted(self) -> DataFrame:
         """The comparisons of several arms, or all where none has them."""
         several = self.comparisons[self.comparisons.arms > 1]
         return several if len(several) else self.comparisons
 
-    def csv(self) -> dict[str, bytes]:
+    def csv(self) -> dict:
         """Return {"trainings.csv", "ratios.csv"}: all numbers, with the keys of precisions and
         parameters.
         """
         if self.trainings.empty:
             return {}
-        flat = pd.DataFrame(
+        flat = DataFrame(
             [flattened(record) for record in self.trainings.record], index=self.trainings.index
         )
         flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
@@ -329,19 +336,18 @@ def read_tables(
     study = study_of(own, used)
     tables = Tables(str(folder), source, target_metric, study.name, study.description, study.show)
     axis = tables.axis = study.compares()
-    tables.left_out, tables.other_code = left_out + more_left_out, others
+    tables.left_out = left_out + more_left_out
+    tables.other_code = others
     tables.on_cpu = all(record["device_type"] == "cpu" for record in used)
     numbers = group(used, study.show, axis)
-    tables.trainings = pd.DataFrame(
-        [training_row(record, number, axis) for record, number in numbers]
-    )
+    tables.trainings = DataFrame([training_row(record, number, axis) for record, number in numbers])
     tables.comparisons = comparisons_of(tables.trainings, axis)
     tables.ratios = ratios_of(tables)
     tables.quality = quality_of(tables)
     return tables
 
 
-def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tuple[dict, int]]:
+def group(records: Runs, show: dict, axis: Axis = PRECISIONS) -> list[tuple[dict, int]]:
     """Return [(record, number of its comparison)] in the order of the report; -1 where a run has
     nothing to explain.
 
@@ -369,7 +375,7 @@ def group(records: list[dict], show: dict, axis: Axis = PRECISIONS) -> list[tupl
     return found + lent_baselines(groups, axis) + [(record, -1) for record in alone]
 
 
-def mark_steps(groups: list[list[dict]], axis: Axis) -> None:
+def mark_steps(groups: list, axis: Axis) -> None:
     """Mark runs beside other steps of a ladder, as in their own no other arm may have learned."""
     every = [one for runs in groups for one in runs if not is_explanation(one)]
     for timed in grouped(every, itemgetter("notebook")).values():
@@ -386,11 +392,12 @@ def by_size(arm: str) -> tuple:
         return 1, natural(arm)
 
 
-def place_of(runs: list[dict]) -> list:
+def place_of(runs: Runs) -> list:
     """Return a sort key of comparisons: by experiment, then by card, data and model, then by
     execution.
     """
-    first, settings = runs[0], runs[0]["settings"]
+    first = runs[0]
+    settings = runs[0]["settings"]
     way = str(settings.get("execution") or "eager")
     execution = [*WAYS].index(way) if way in WAYS else len(WAYS)
     texts = (
@@ -403,14 +410,14 @@ def place_of(runs: list[dict]) -> list:
     return [*map(natural, texts), execution, natural(comparison_key(first))]
 
 
-def mark_diverged(runs: list[dict], axis: Axis = PRECISIONS, others: str = "") -> None:
+def mark_diverged(runs: Runs, axis: Axis = PRECISIONS, others: str = "") -> None:
     """Mark the runs that learned nothing where `others` did."""
     others = others or f"another {' and '.join(axis.settings)}"
     for place, reason in find_diverged(runs, axis).items():
         runs[place].update(status="diverged", reason=said(reason, others=others))
 
 
-def lent_baselines(groups: list[list[dict]], axis: Axis) -> list[tuple[dict, int]]:
+def lent_baselines(groups: list, axis: Axis) -> list[tuple[dict, int]]:
     """Return the base runs lent to other rounding, which concerns bf16_true alone."""
     by_key = {axis.rest_of(runs[0]): runs for runs in groups}
     lent = []
@@ -427,10 +434,12 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without
     the data set.
     """
-    epochs, samples = record["epoch_seconds"], record["samples_per_epoch"]
+    epochs = record["epoch_seconds"]
+    samples = record["samples_per_epoch"]
     ok = record["status"] == "ok" and not is_explanation(record)
     measured = record if ok else dict.fromkeys(record)
-    card, busy = measured["device_used_mib"], measured["gpu_busy_fraction"]
+    card = measured["device_used_mib"]
+    busy = measured["gpu_busy_fraction"]
     return {
         "run_id": record["run_id"],
         "path": record.get("path", ""),
@@ -458,7 +467,7 @@ def training_row(record: dict, number: int, axis: Axis = PRECISIONS) -> dict:
     }
 
 
-def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataFrame:
+def comparisons_of(trainings: DataFrame, axis: Axis = PRECISIONS) -> DataFrame:
     """Return the table `comparisons`, with names for people and a title that no other comparison
     has.
     """
@@ -491,7 +500,7 @@ def comparisons_of(trainings: pd.DataFrame, axis: Axis = PRECISIONS) -> pd.DataF
         parts = [row["way"], row["more"], row["device"] if devices else ""]
         row["run"] = ", ".join(filter(None, parts))
         row["title"] = " · ".join(filter(None, [row["name"], row["task"], *parts]))
-    return pd.DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
+    return DataFrame(rows, columns=TABLE_COLUMNS["comparisons"])
 
 
 def varied_in(several: list[dict]) -> set[str]:
@@ -520,7 +529,7 @@ def device_name(record: dict) -> str:
     return name.partition(" HBM")[0]
 
 
-def ratios_of(tables: Tables) -> pd.DataFrame:
+def ratios_of(tables: Tables) -> DataFrame:
     """Return the table `ratios`, written as ratios.csv: what compared() says, and these keys.
 
     comparison: number of the set of runs in which only the arm, the seed and the repetition differ
@@ -534,7 +543,8 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
     note_graph_gains(tables)
     rows = []
     for number, (arm, base) in product(tables.comparisons.index, tables.axis.pairs(tables.arms)):
-        own, others = tables.runs(number, arm), tables.runs(number, base)
+        own = tables.runs(number, arm)
+        others = tables.runs(number, base)
         if found := tables.between(own, others):
             row = {
                 "comparison": number,
@@ -547,15 +557,15 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
             rows.append(row | found | {"test": id(found)})
     if not rows:
         return empty("ratios")
-    table = pd.DataFrame(rows)
+    table = DataFrame(rows)
     tests = table.drop_duplicates("test").set_index("test").p
     table["stands"] = table.test.map(corrected(tests)) & table.outcome.isin(DIFFERENT)
     return table[TABLE_COLUMNS["ratios"]]
 
 
-def corrected(p_values: pd.Series) -> pd.Series:
+def corrected(p_values: Series) -> Series:
     """Return of each p value whether it stands among many others; true where it is unknown."""
-    stands = pd.Series(True, p_values.index)
+    stands = Series(True, p_values.index)
     known = p_values.dropna()
     if len(known) > MANY_RATIOS:
         stands[known.index] = stand_together(list(known))
@@ -577,7 +587,7 @@ def note_graph_gains(tables: Tables) -> None:
                     run["graph_gain"] = Finding("gain", values=gain)
 
 
-def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
+def alike(comparisons: DataFrame, *settings: str) -> Iterable[tuple[Any, DataFrame]]:
     """Return the comparisons in groups that are equal in all settings but these."""
     if comparisons.empty:
         return []
@@ -585,10 +595,10 @@ def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.D
         json.dumps({name: value for name, value in one.items() if name not in settings})
         for one in comparisons.settings
     ]
-    return comparisons.groupby(pd.Series(keys, comparisons.index), sort=False)
+    return comparisons.groupby(Series(keys, comparisons.index), sort=False)
 
 
-def quality_of(tables: Tables) -> pd.DataFrame:
+def quality_of(tables: Tables) -> DataFrame:
     """Return the table `quality`: quality_difference() over the first base, and these keys.
 
     diverged: runs of the arm that did not learn; then the outcome is inconclusive, because the
@@ -598,7 +608,8 @@ def quality_of(tables: Tables) -> pd.DataFrame:
     rows = []
     first = tables.axis.bases[0]
     for number, arm in product(tables.comparisons.index, tables.arms):
-        own, base = tables.runs(number, arm), tables.runs(number, first)
+        own = tables.runs(number, arm)
+        base = tables.runs(number, first)
         known = tables.between(own, base) if arm != first else None
         if not known or not known["quality"]:
             continue
@@ -613,10 +624,10 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             usable = found["outcome"] in AS_GOOD and has_learned(own)
         key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
         rows.append(key | found | {"diverged": diverged, "usable": usable})
-    return pd.DataFrame(rows, columns=TABLE_COLUMNS["quality"])
+    return DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
-def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
+def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> DataFrame:
     """Return a row for each arm of some comparisons, in their order: seconds, GiB, status, ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and
@@ -633,7 +644,7 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     )
 
 
-def stands_out(bars: pd.DataFrame) -> pd.Series:
+def stands_out(bars: DataFrame) -> Series:
     """Return of each bar whether its ratio is above those of all other arms of its comparison, with
     intervals that do not overlap.
     """
@@ -648,7 +659,7 @@ def flattened(record: dict) -> dict:
     """Return a record as a row: lists of numbers as median and count, other lists and dicts as
     JSON.
     """
-    row: dict = {}
+    row = {}
     fields = {name: value for name, value in record.items() if name != "settings"}
     for name, value in {**record["settings"], **fields}.items():
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
@@ -661,7 +672,7 @@ def flattened(record: dict) -> dict:
     return row
 
 
-def csv_of(table: pd.DataFrame) -> bytes:
+def csv_of(table: DataFrame) -> bytes:
     """Return a table as CSV.
 
     A text that a spreadsheet would run as a formula begins with an apostrophe.

@@ -13,7 +13,7 @@ from ..judge.conditions import why_made_up
 from ..judge.finding import Finding
 from ..judge.verdict import FEWEST_HOSTS_FOR_SIDE, chance_of_one_side
 from ..parameters import printable
-from ..store.record import data_asked_for
+from ..store.record import Runs, data_asked_for
 
 NOT_TRIED = (  # of a card that is older than Ampere
     "This GPU has neither TF32 nor bf16, so fp16 is compared with fp32. The suite was not tried on"
@@ -90,11 +90,6 @@ WAYS = {
     "compile_cuda_graph": "compiled CUDA graph",
 }
 TRUTH = {"true": True, "false": False}  # as YAML writes it
-METRICS = {
-    "accuracy": "accuracy",
-    "perplexity": "perplexity",
-    "mean_absolute_error": "mean absolute error",
-}
 
 
 def short_name(precision: str) -> str:
@@ -187,7 +182,12 @@ def setting_name(name: str, value: object) -> str:
     return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
 
 
-OUTCOMES = {  # what a ratio, or a difference in quality, allows to say
+OUTCOMES = {  # what a ratio, or a difference in quality, allows to say, and how runs end
+    "oom": "out of memory",
+    "diverged": "did not learn",
+    "unsupported": "not supported",
+    "killed": "was killed",
+    "timeout": "timed out",
     "little_faster": "faster, by less than 5%",
     "little_slower": "slower, by less than 5%",
     "same": "the same within 5%",
@@ -309,7 +309,7 @@ def said(found: Finding, **more: str) -> str:
     return f"{found.run} {text}" if found.run and "{run}" not in template else text
 
 
-def said_of_age(records: Iterable[dict]) -> str:
+def said_of_age(records: Runs) -> str:
     """Return what a report says of cards that are all older than Ampere or Volta, else nothing."""
     known = (float(one["compute_capability"] or AMPERE) for one in records)
     newest = max(known, default=AMPERE)
@@ -331,7 +331,7 @@ def as_text(name: str, value: object) -> object:
     return str(value).replace("_", " ") if name == "metric" else value
 
 
-def shares(parts: dict[str, float]) -> str:
+def shares(parts: dict) -> str:
     """Return {name: share} as "copy 40%, pooling 20%"."""
     return ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
 
@@ -347,7 +347,7 @@ def tried(remedies: list[str]) -> str:
 
 
 def outcome_words(outcome: str) -> str:
-    """Return an outcome, or why there is none, in words."""
+    """Return an outcome, or why there is none, or the status of a run in words."""
     return OUTCOMES.get(outcome, outcome)
 
 
@@ -360,7 +360,7 @@ def said_of_side(hosts: int) -> str:
     )
 
 
-def said_of_commits(records: Sequence[dict]) -> str:
+def said_of_commits(records: Runs) -> str:
     """Return in one sentence how many runs are of no clean commit that is known, or nothing."""
     commits = [str(record["commit"]) for record in records]
     counts = {
@@ -371,7 +371,7 @@ def said_of_commits(records: Sequence[dict]) -> str:
     return f"Of {len(commits)} runs {' and '.join(told)}." if told else ""
 
 
-def said_of_made_up(records: Sequence[dict]) -> str:
+def said_of_made_up(records: Runs) -> str:
     """Return in one sentence how many of the runs that trained did so on made-up data, and why,
     or nothing.
     """

@@ -61,13 +61,15 @@ class Batch:
 
     def __init__(self, jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = jobs[0].comparison[0].folder
-        self.waiting, self.devices, self.shared = list(jobs), list(devices), shared
+        self.waiting = list(jobs)
+        self.devices = list(devices)
+        self.shared = shared
         self.total = sum(trainings_in(job.to_do) for job in jobs)
         self.seconds = status.read_seconds(self.folder)
         # {label of a device that is at work: its run, and how far that is}
-        self.now: dict[str, str] = {}
-        self.done: list[str] = []  # trainings that have ended
-        self.threads: dict[Device, threading.Thread] = {}
+        self.now: dict = {}
+        self.done: list = []  # trainings that have ended
+        self.threads: dict = {}
         self.stopping = threading.Event()  # no run is begun any more
         self.halt = threading.Event()  # runs are ended
         self.failure: BaseException | None = None

@@ -29,7 +29,7 @@ from ..store.variables import OF_A_REPORT
 from . import ray_tasks
 from .batch import Batch, Job, jobs_of, share_of_cores
 from .devices import Device, cards_of, choose_devices
-from .execute import Circumstances, report_command, start_process
+from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import REPORT_LOCK, check_fresh, held, locked, make
 from .plan import Comparison, check_overrides, parameters_of, plan, trainings_in
@@ -258,14 +258,6 @@ def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None
     say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
 
 
-def report_notebook(args: Namespace) -> Path:
-    """Return the notebook that draws a study's report: beside its notebooks, or else the
-    clone's.
-    """
-    beside = args.notebooks / SUMMARY.name
-    return beside if beside.exists() else SUMMARY
-
-
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and
     return the exit status.
@@ -305,7 +297,8 @@ def plan_studies(
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
-    on_gpu, cards = bool(devices[0].visible), cards_of(devices)
+    on_gpu = bool(devices[0].visible)
+    cards = cards_of(devices)
     if cards.lacking:
         say(NOT_TRIED)
     base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
@@ -357,7 +350,8 @@ def run_study(
             Batch(jobs, devices, shared).make_all()
         with suppress(UserError, *MALFORMED):  # where no record can be used
             say(table(folder))
-        report_drawn = summarise(folder, report_notebook(args))
+        beside = args.notebooks / SUMMARY.name  # else the clone's draws the report
+        report_drawn = summarise(folder, beside if beside.exists() else SUMMARY)
         return all_went_well(comparisons) and report_drawn
 
 
@@ -394,12 +388,13 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
-    executed, page = folder / "summary.ipynb", folder / "summary.html"
+    executed = folder / "summary.ipynb"
+    page = folder / "summary.html"
     log = folder / "logs" / "summary.log"
     check_place(folder)
     for path in (executed, page, log):
         path.unlink(missing_ok=True)
-    command = report_command(notebook, executed, parameters)
+    command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
     process = start_process(command, folder, log, OF_A_REPORT)
     exit_status = None
     try:

@@ -43,7 +43,7 @@ def visible_gpus() -> list[Device]:
     setting = os.environ.get(GPUS_ENV)
     if setting is None or not gpus:
         return gpus
-    chosen: list[Device] = []
+    chosen: list = []
     for word in map(str.strip, setting.split(",")):
         named = [gpu for gpu in gpus if word in (str(gpu.number), gpu.visible[: max(len(word), 5)])]
         if word.startswith("MIG-"):  # a slice of a GPU, which NVML does not list
@@ -100,7 +100,8 @@ def check_pytorch() -> None:
     if not package or not package.origin:
         return
     text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
-    built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
+    built = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE)
+    driver = nvml.cuda_of_driver()
     if built and (not driver or int(built[1]) <= driver):
         return
     cuda = f"CUDA {built[1]}, which the driver is too old for" if built else "no CUDA"

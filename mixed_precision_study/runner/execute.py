@@ -89,7 +89,8 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     """
     answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
     before = signatures(run)
-    kills, code = oom_kills(), hash_of(run.notebook)
+    kills = oom_kills()
+    code = hash_of(run.notebook)
     known = {"commit": shared.commit, "code_hash": code, "started_at": utc_now()}
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
     records = new_records(run, before)
@@ -111,7 +112,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     return True
 
 
-def finish(run: Run, device: Device, records: dict[str, dict], reason: str) -> None:
+def finish(run: Run, device: Device, records: dict, reason: str) -> None:
     """Remove the log of a run whose trainings all went well. Where a `reason` is given, it went
     wrong after its records, which then say so in place of NOT_YET_EXPLAINED.
     """
@@ -134,9 +135,10 @@ def signatures(run: Run) -> Signatures:
     return {run_id: signature(path) for run_id, path in run.record_paths.items()}
 
 
-def new_records(run: Run, before: Signatures) -> dict[str, dict]:
+def new_records(run: Run, before: Signatures) -> dict:
     """Return {run_id: record} of those records that were written since these signatures."""
-    paths, records = run.record_paths, {}
+    paths = run.record_paths
+    records = {}
     for run_id, known in before.items():
         if signature(paths[run_id]) != known and (record := read_run(paths[run_id])):
             records[run_id] = record
@@ -150,10 +152,12 @@ def watch(
 
     Return (exit status, why it was stopped or "").
     """
-    family: set[psutil.Process] = {process}
+    family = {process}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
-    signs, progress, stopped = None, "", ""
+    signs = None
+    progress = ""
+    stopped = ""
     try:
         watcher("")
         while not stopped and not halt.is_set():
@@ -166,7 +170,8 @@ def watch(
                 progress = progress_file.read_text(encoding="utf-8")
             now = time.monotonic()
             if (signature(run.log_path), progress) != signs:
-                signs, progressed = (signature(run.log_path), progress), now
+                signs = (signature(run.log_path), progress)
+                progressed = now
             watcher(progress)
             late = now - began > limit
             if late or now - progressed > STALL_SECONDS:
@@ -230,13 +235,6 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
     return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
-def report_command(notebook: Path, executed: Path, parameters: dict) -> list[str]:
-    """Return the arguments of Python that execute the summary notebook and write its page beside
-    it.
-    """
-    return [*papermill(notebook, executed, parameters), "--page", str(executed)]
-
-
 def start_process(
     command: list[str], folder: Path, log: Path, given: dict, gpu: str = ""
 ) -> psutil.Popen:
@@ -286,9 +284,7 @@ def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
     return "failed", failure_reason(run)
 
 
-def gpu_lost(
-    run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool
-) -> str | None:
+def gpu_lost(run: Run, device: Device, records: dict, reason: str, answered: bool) -> str | None:
     """Return what shows that the run's GPU is gone, or None.
 
     Without a GPU PyTorch would run on the CPU.

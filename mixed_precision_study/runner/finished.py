@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..store.commit import ROOT, hash_of
-from ..store.record import NOT_YET_EXPLAINED, read_run
+from ..store.record import NOT_YET_EXPLAINED, Runs, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
 from .plan import Comparison, Run
@@ -46,7 +46,7 @@ def outdated(run: Run, record: dict) -> str | None:
     return None
 
 
-def counting_records(run: Run, again: str | None) -> list[dict]:
+def counting_records(run: Run, again: str | None) -> Runs:
     """Return the records of a run that count: they are explained, code and data are those of now,
     and what they hold is not to be made `again`.
     """
@@ -73,7 +73,8 @@ def unfinished(
     runs, or those of which a training has "failed".
     """
     gpus = {device.visible.removeprefix("GPU-") for device in devices if device.visible}
-    to_do, elsewhere = [], []
+    to_do = []
+    elsewhere = []
     for run in comparison:
         records = counting_records(run, again)
         used = {record["gpu_uuid"] for record in records} - {None}
@@ -97,8 +98,9 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     planned = itertools.chain(*comparisons)
     runs = {path: run for run in planned for path in run.record_paths.values()}
     notebooks = {run.notebook.stem: run for run in runs.values()}
-    moved: Counter[Path] = Counter()
-    now, results = time.strftime("%Y%m%dT%H%M%S"), comparisons[0][0].folder
+    moved: Counter = Counter()
+    now = time.strftime("%Y%m%dT%H%M%S")
+    results = comparisons[0][0].folder
     while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
         now += "b"
     for path in sorted(results.glob("*.json")):

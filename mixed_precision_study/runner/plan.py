@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..measure.order import in_turn
 from ..parameters import Parameters, UserError, assignments, checked, declared_by, did_you_mean
@@ -89,7 +89,7 @@ def trainings_in(runs: Iterable[Run]) -> int:
 Comparison = list[Run]  # equal in all but precision and repetition, or the steps of one ladder
 
 
-def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
+def parameters_of(path: Path) -> tuple[type[Parameters], dict]:
     """Return (the declared parameters of a notebook, {name: value} of its cell tagged
     `parameters`).
 
@@ -108,7 +108,7 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
 
 
 @functools.cache
-def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str, Any]]:
+def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict]:
     """Return what parameters_of() does, from the cell's source, once for each."""
     ast.parse(source)
     cell = {name: ast.literal_eval(value or "") for name, (value, _) in assignments(source).items()}
@@ -116,9 +116,9 @@ def declared_in(notebook: str, source: str) -> tuple[type[Parameters], dict[str,
     return declared_by(notebook, source, cell), cell
 
 
-def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
+def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping) -> None:
     """Raise UserError at a -p that none of the studies' notebooks knows."""
-    plain: set[str] = set()
+    plain: set = set()
     of_one_notebook = []
     for notebook in notebooks_of(studies):
         fields = parameters_of(notebooks / f"{notebook}.ipynb")[0].model_fields
@@ -224,9 +224,7 @@ def unplanned(notebook: str, ways: list[dict], planned: set[str]) -> list[dict]:
     return found
 
 
-def overrides_for(
-    notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]
-) -> dict[str, Any]:
+def overrides_for(notebook: str, declared: type[Parameters], overrides: Mapping) -> dict:
     """Return {parameter: value} of the overrides that a notebook knows; NOTEBOOK.NAME wins."""
     start = f"{notebook}."
     of_it_last = sorted(overrides, key=lambda name: name.startswith(start))
@@ -237,7 +235,7 @@ def overrides_for(
 def swept_settings(
     entry: Entry,
     notebooks: Path,
-    overrides: Mapping[str, Any],
+    overrides: Mapping,
     room: int,
     lacking: Collection[str],
 ) -> list[Setting]:
@@ -290,7 +288,7 @@ def each_of(way: dict) -> Iterator[dict]:
 
 def checked_for(
     notebook: str, values: dict, declared: type[Parameters], lacking: Collection[str]
-) -> dict[str, Any]:
+) -> dict:
     """Return the parameters of a way as the notebook gets them, on cards that are `lacking` some
     precisions, where fp32 stands in for TF32, and fp16 AMP for bf16 AMP.
 
@@ -309,7 +307,7 @@ def plan(
     study: dict,
     notebooks: Path,
     folder: Path,
-    overrides: Mapping[str, Any],
+    overrides: Mapping,
     on_gpu: bool,
     cards: Cards = USUAL_CARDS,
 ) -> tuple[list[Comparison], list[str]]:
@@ -323,8 +321,8 @@ def plan(
     leaves that repetition alone, as for another host. Raise UserError at the first value that a
     notebook would refuse.
     """
-    comparisons: dict[str, list[Run]] = {}
-    planned: set[str] = set()
+    comparisons: dict = {}
+    planned: set = set()
     left_out = []
     for entry in map(Entry.model_validate, study["runs"]):
         name = entry.notebook

@@ -84,7 +84,8 @@ class Cluster(NamedTuple):
 
         A repetition whose node fails is `killed`.
         """
-        ray, on_gpu = self.ray, bool(self.devices[0].visible)
+        ray = self.ray
+        on_gpu = bool(self.devices[0].visible)
         task = ray.remote(num_gpus=int(on_gpu), num_cpus=1, max_retries=0)(make_repetition)
         groups = [
             [*runs]
@@ -100,7 +101,10 @@ class Cluster(NamedTuple):
                 for ended in ray.wait(list(going), timeout=1)[0]:
                     runs = going.pop(ended)
                     self.receive(ended, runs)
-                    say_records(runs, f"[{len(groups) - len(going)}/{len(groups)}]")
+                    count = f"[{len(groups) - len(going)}/{len(groups)}]"
+                    paths = [path for run in runs for path in run.record_paths.values()]
+                    for record in filter(None, map(read_run, paths)):
+                        say_ended(f"{count} {record['host_id'] or 'ray'}", record)
         finally:
             for unfinished in going:
                 ray.cancel(unfinished)  # as Ctrl-C in the task, which then ends its run
@@ -125,14 +129,6 @@ class Cluster(NamedTuple):
                 temporary.write_bytes(content)
 
 
-def say_records(runs: list[Run], count: str) -> None:
-    """Say what each training of these runs measured, and where."""
-    for run in runs:
-        for path in run.record_paths.values():
-            if record := read_run(path):
-                say_ended(f"{count} {record['host_id'] or 'ray'}", record)
-
-
 @contextmanager
 def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
     """Yield the Ray cluster at `address` ("auto": one that runs here).
@@ -140,7 +136,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
     Raise UserError where there is none to use.
     """
     os.environ.update(OF_RAY)
-    on_sigterm, stderr = signal.getsignal(signal.SIGTERM), os.dup(2)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    stderr = os.dup(2)
     try:
         with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise

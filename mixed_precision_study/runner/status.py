@@ -29,7 +29,7 @@ from ..report.words import (
 )
 from ..store.commit import MALFORMED
 from ..store.files import opened_to_append
-from ..store.record import last_metric, read_run
+from ..store.record import Runs, last_metric, read_run
 from .plan import Comparison
 from .studies import relative_to_root
 
@@ -77,7 +77,7 @@ def shown(path: str | Path) -> str:
     return relative_to_root(path, Path.cwd())
 
 
-def read_seconds(folder: Path) -> dict[str, float]:
+def read_seconds(folder: Path) -> dict:
     """Return {name of a run: seconds} of the runs in this output folder, as they were measured
     before.
     """
@@ -101,7 +101,8 @@ def in_words(record: dict) -> str:
     """Return what was measured, with units, or why it was not measured."""
     if record["status"] != "ok":
         return str(record["reason"])
-    seconds, metric = record["epoch_seconds"], last_metric(record)
+    seconds = record["epoch_seconds"]
+    metric = last_metric(record)
     words = [f"{statistics.fmean(seconds):.3g} s/epoch"] if seconds else []
     units = {"samples_per_second": f"{record['sample_unit']}/s", "peak_allocated_mib": "MiB peak"}
     words += [f"{short(record[key])} {unit}" for key, unit in units.items() if record[key]]
@@ -131,7 +132,8 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     if record["status"] != "ok" or record["device_type"] != "cuda":
         return None
     axis = checked_study(record["study"] or {}, "the record").compares()
-    runs, own = alike(record, comparison, axis), axis.arm_of(record)
+    runs = alike(record, comparison, axis)
+    own = axis.arm_of(record)
     base = next((arm for arm in reversed(axis.bases) if arm in runs), "")
     base_runs = runs.pop(base, [])
     arms = runs if own == base else [own]
@@ -140,7 +142,7 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
     return f"{way_of(record)}, over {short_name(base)}: {found}" if found else None
 
 
-def short_ratio(arm: str, runs: list[dict], base_runs: list[dict]) -> str:
+def short_ratio(arm: str, runs: Runs, base_runs: Runs) -> str:
     """Return how many times as fast an arm is, or nothing where its runs are no fair pairs."""
     from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
@@ -150,12 +152,12 @@ def short_ratio(arm: str, runs: list[dict], base_runs: list[dict]) -> str:
     return f"{short_name(arm)} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
 
 
-def alike(record: dict, comparison: Comparison, axis: Axis) -> dict[str, list[dict]]:
+def alike(record: dict, comparison: Comparison, axis: Axis) -> dict:
     """Return {arm: ok records} of the trainings that differ from an ok one in their arm alone.
 
     An arm without a record is yet to come.
     """
-    runs: dict[str, list[dict]] = {}
+    runs: dict = {}
     rest = axis.rest_of(record)
     for run in comparison:
         for run_id, (parameters, precision) in run.trainings.items():
@@ -200,7 +202,8 @@ def with_changes(bars: "pd.DataFrame") -> "pd.DataFrame":
     """Return bars with the texts of table(): the ratio of each, or else how it ended, and how much
     more memory and energy it took.
     """
-    percent, figures = "{:+.0%}".format, bars[["ratio", "saved", "energy"]].astype(float)
+    percent = "{:+.0%}".format
+    figures = bars[["ratio", "saved", "energy"]].astype(float)
     texts = {"speed": figures.ratio.map("{:.2f}x".format, na_action="ignore").astype(object)}
     for name, change in {"peak memory": -figures.saved, "energy": figures.energy - 1}.items():
         texts[name] = (change.round(2) + 0.0).map(percent, na_action="ignore")  # -0.0 becomes 0.0
@@ -210,7 +213,7 @@ def with_changes(bars: "pd.DataFrame") -> "pd.DataFrame":
     return bars
 
 
-def cautions_of(records: list[dict]) -> list[str]:
+def cautions_of(records: Runs) -> list[str]:
     """Return why records must be read with caution, each reason in one sentence."""
     flags = Counter(said(flag).partition(" (")[0] for one in records for flag in flags_of(one))
     counted = [f"{flag} in {number} of {len(records)} trainings" for flag, number in flags.items()]

@@ -55,7 +55,7 @@ class StudyForm(Study):
         return self
 
 
-def load_studies(path: Path) -> dict[str, dict]:
+def load_studies(path: Path) -> dict:
     """Return {name: study} of a studies file, each with what is said `about` it.
 
     A file may also hold a single study with its name, as the study.yaml of an output folder does.
@@ -115,7 +115,7 @@ def check_values(form: StudyForm, base: list, where: str) -> None:
             raise UserError(f"no run of {where} has {name} {value}, its base; {advice}")
 
 
-def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
+def notebooks_for(path: Path, studies: dict) -> Path:
     """Return the folder of the notebooks of a studies file: its own, or the clone's where none of
     them lies there.
 
@@ -123,20 +123,21 @@ def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
     may be a stranger's.
     """
     names = [f"{name}.ipynb" for name in notebooks_of(studies.values())]
-    of_clone, beside = ROOT / "notebooks", path.parent
+    of_clone = ROOT / "notebooks"
+    beside = path.parent
     in_clone = path.name == "study.yaml" and all((of_clone / name).exists() for name in names)
     if not in_clone and any((beside / name).exists() for name in names):
         return beside
     return of_clone
 
 
-def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
+def chosen_studies(studies: dict, words: Iterable[str]) -> dict:
     """Return the studies that are asked for as STUDY or STUDY/NOTEBOOK. Raise UserError at an
     unknown name.
 
     Without a word it is `quick`, or all studies of a file that has no such study.
     """
-    asked: dict[str, list[str]] = {}
+    asked: dict = {}
     for word in list(words) or (["quick"] if "quick" in studies else studies):
         name, _, notebook = word.removesuffix(".ipynb").partition("/")
         if name not in studies:
@@ -147,12 +148,11 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
                 f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}"
             )
         asked.setdefault(name, []).extend([notebook] if notebook else there)
-    return {name: part_of(studies[name], notebooks) for name, notebooks in asked.items()}
-
-
-def part_of(study: dict, notebooks: list[str]) -> dict:
-    """Return a study with its runs of some notebooks alone."""
-    return study | {"runs": [entry for entry in study["runs"] if entry["notebook"] in notebooks]}
+    chosen = {}
+    for name, notebooks in asked.items():
+        runs = [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks]
+        chosen[name] = studies[name] | {"runs": runs}
+    return chosen
 
 
 def notebooks_of(studies: Iterable[dict]) -> list[str]:
@@ -160,13 +160,13 @@ def notebooks_of(studies: Iterable[dict]) -> list[str]:
     return list(dict.fromkeys(entry["notebook"] for study in studies for entry in study["runs"]))
 
 
-def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict:
     """Return {name: value} of the -p options. Values are read as YAML; those of PATHS are whole
     paths.
 
     A name is that of a parameter, or NOTEBOOK.NAME for one notebook alone.
     """
-    overrides: dict[str, Any] = {}
+    overrides = {}
     for name, text in pairs:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":

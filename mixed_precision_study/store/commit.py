@@ -118,7 +118,7 @@ def package_hash(state: tuple[tuple[str, int], ...]) -> str:
 
 def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
     """Return a zip of the package and of `others`, [(name, text)]. Equal files give equal bytes."""
-    files: list[Any] = [
+    files: list = [
         (path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes())
         for path in sorted(PACKAGE.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts

@@ -8,17 +8,19 @@ from functools import partial
 from pathlib import Path, PurePath
 
 from .files import MAX_FILE_BYTES, check_is_file, read_file
-from .record import flat_record, record_of
+from .record import Runs, flat_record, record_of
 
 MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NO_RECORD = "it is no record"
+Readers = Iterator[tuple[str, Callable[[], bytes]]]  # (name of a file, what reads it)
+LeftOut = list[tuple[str, str]]  # (path, reason) of what cannot be used
 JSON = re.compile(r"(^|/)[^./][^/]*\.json$")  # an entry of a zip
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
 # files of run_all.py that are no records
 BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")
 
 
-def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
+def read_records(folder: str | Path) -> tuple[Runs, LeftOut]:
     """Return every record below a folder, also in zips, or in one zip, and (path, reason) of what
     cannot be used.
 
@@ -39,9 +41,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     return records, left_out
 
 
-def json_files(
-    folder: Path, left_out: list[tuple[str, str]]
-) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def json_files(folder: Path, left_out: LeftOut) -> Readers:
     """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips
     to `left_out`.
 
@@ -63,7 +63,7 @@ def json_files(
                 left_out.append((name, f"not readable ({error})"))
 
 
-def json_entries(path: Path, name: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def json_entries(path: Path, name: str) -> Readers:
     """Yield (name, what reads it) of every JSON file in a zip while that is open.
 
     Raise ValueError where they are too large together.

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,22 +39,22 @@ from .variables import NOTEBOOK_ENV, STUDY_ENV
 
 Number = Integer | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Positive = Annotated[Number, Field(gt=0)]
+OrNone = Number | None
 # What was not measured, or is not of this run, is None.
-MaybeNumber = Number | None
-MaybeText = Text | None
-MaybeInteger = Integer | None
-MaybeBool = bool | None
+ELSE_NONE = Field(default=None)
+MaybeNumber = Annotated[OrNone, ELSE_NONE]
+MaybeText = Annotated[Text | None, ELSE_NONE]
+MaybeInteger = Annotated[Integer | None, ELSE_NONE]
+MaybeBool = Annotated[bool | None, ELSE_NONE]
 NotWritten = Annotated[list, Field(exclude=True)]  # because it is too long
 Status = Literal["ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed"]
 # what JSON can hold
 Plain = TypeAliasType("Plain", "bool | Number | Text | list[Plain] | dict[Text, Plain] | None")
 # JSON has no other sequences than lists, so that a list stands for a tuple.
 NamedShare = Annotated[tuple[Text, Annotated[Number, Field(ge=0)]], Strict(False)]
-Change = Annotated[tuple[Number, MaybeNumber], Strict(False)]
-Logged = Annotated[tuple[Number, Number, MaybeNumber, MaybeNumber], Strict(False)]
-Probe = Annotated[
-    tuple[Annotated[Number, Field(ge=1)], Text, MaybeNumber, MaybeNumber], Strict(False)
-]
+Change = Annotated[tuple[Number, OrNone], Strict(False)]
+Logged = Annotated[tuple[Number, Number, OrNone, OrNone], Strict(False)]
+Probe = Annotated[tuple[Annotated[Number, Field(ge=1)], Text, OrNone, OrNone], Strict(False)]
 
 SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
 DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
@@ -66,6 +67,7 @@ OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
+Runs = Sequence[dict]  # records as flat_record() returns them
 RESULTS = ("ok", "diverged")  # statuses of what was measured
 
 
@@ -87,256 +89,256 @@ class Run(Section):
     run_id: Text  # begins the names of its files
     notebook: Text  # whose stem it is, or the name given to Experiment or compare()
     precision: Precision  # that was trained in
-    purpose: MaybeText = None  # of version 0.2: explain or aa, whose times count in no comparison
+    purpose: MaybeText  # of version 0.2: explain or aa, whose times count in no comparison
     # name, description, show, axis and base of its study; null in a notebook run by hand
     study: dict[Text, Plain] | None = None
     schema_version: Literal[2] = 2  # of these fields
     status: Status = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
-    reason: MaybeText = None  # for every status but ok
-    started_at: MaybeText = None  # ISO 8601, UTC
-    finished_at: MaybeText = None  # ISO 8601, UTC
-    order_in_comparison: MaybeInteger = None  # planned place in its comparison, from 0
-    runs_before_in_process: MaybeInteger = None  # trainings begun earlier in its process
-    process_id: MaybeText = None  # hash that tells processes apart
-    kernel_forked: MaybeBool = None  # from a loaded process that forks others, too
-    package_version: MaybeText = None  # of the suite
-    commit: MaybeText = None  # of the suite, if known
-    code_hash: MaybeText = None  # of the measuring code; null in a notebook run by hand
-    model_title: MaybeText = None  # the model's name for people; else its key
-    data_title: MaybeText = None  # the data's name for people; else `dataset_used`
-    dataset_used: MaybeText = None  # what "auto" became
-    dataset_source: MaybeText = None  # "folder", "download", "package", "csv" or "synthetic"
-    data_folder: MaybeText = None  # where in data_dir "auto" looks for its files
-    data_fingerprint: MaybeText = None  # hash of contents, counts and classes
+    reason: MaybeText  # for every status but ok
+    started_at: MaybeText  # ISO 8601, UTC
+    finished_at: MaybeText  # ISO 8601, UTC
+    order_in_comparison: MaybeInteger  # planned place in its comparison, from 0
+    runs_before_in_process: MaybeInteger  # trainings begun earlier in its process
+    process_id: MaybeText  # hash that tells processes apart
+    kernel_forked: MaybeBool  # from a loaded process that forks others, too
+    package_version: MaybeText  # of the suite
+    commit: MaybeText  # of the suite, if known
+    code_hash: MaybeText  # of the measuring code; null in a notebook run by hand
+    model_title: MaybeText  # the model's name for people; else its key
+    data_title: MaybeText  # the data's name for people; else `dataset_used`
+    dataset_used: MaybeText  # what "auto" became
+    dataset_source: MaybeText  # "folder", "download", "package", "csv" or "synthetic"
+    data_folder: MaybeText  # where in data_dir "auto" looks for its files
+    data_fingerprint: MaybeText  # hash of contents, counts and classes
     # of one's own model: hashes of it, its functions, optimizer, batches
     identity: dict[Text, Text] | None = None
-    data_files_hash: MaybeText = None  # of the files read in data_dir
-    synthetic: MaybeBool = None  # made-up data
-    train_samples: MaybeInteger = None  # images or tokens
-    eval_samples: MaybeInteger = None  # images or tokens
-    sample_unit: MaybeText = None  # images or tokens
+    data_files_hash: MaybeText  # of the files read in data_dir
+    synthetic: MaybeBool  # made-up data
+    train_samples: MaybeInteger  # images or tokens
+    eval_samples: MaybeInteger  # images or tokens
+    sample_unit: MaybeText  # images or tokens
 
 
 class Machine(Section):
     """The device, its driver, the machine and the versions in use."""
 
-    device_type: MaybeText = None  # the device
-    gpu_name: MaybeText = None  # the device
-    gpu_uuid: MaybeText = None  # the device
+    device_type: MaybeText  # the device
+    gpu_name: MaybeText  # the device
+    gpu_uuid: MaybeText  # the device
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None  # the device
-    device_total_mib: MaybeNumber = None  # the device
-    driver_version: MaybeText = None  # version in use
-    cuda_version: MaybeText = None  # version in use
-    cudnn_version: MaybeText = None  # version in use
-    torch_version: MaybeText = None  # version in use
-    timm_version: MaybeText = None  # version in use
-    python_version: MaybeText = None  # version in use
-    host_platform: MaybeText = None  # the machine, as this process sees it
-    host_cores: MaybeInteger = None  # the machine, as this process sees it
-    host_threads: MaybeInteger = None  # that PyTorch uses on the CPU
-    host_cpu: MaybeText = None  # the machine, as this process sees it
-    host_id: MaybeText = None  # hash that tells machines apart
-    application_clock_mhz: MaybeNumber = None  # graphics clock for programs, where NVML has it
+    device_total_mib: MaybeNumber  # the device
+    driver_version: MaybeText  # version in use
+    cuda_version: MaybeText  # version in use
+    cudnn_version: MaybeText  # version in use
+    torch_version: MaybeText  # version in use
+    timm_version: MaybeText  # version in use
+    python_version: MaybeText  # version in use
+    host_platform: MaybeText  # the machine, as this process sees it
+    host_cores: MaybeInteger  # the machine, as this process sees it
+    host_threads: MaybeInteger  # that PyTorch uses on the CPU
+    host_cpu: MaybeText  # the machine, as this process sees it
+    host_id: MaybeText  # hash that tells machines apart
+    application_clock_mhz: MaybeNumber  # graphics clock for programs, where NVML has it
     # graphics clock for programs, where NVML has it
-    application_clock_mhz_default: MaybeNumber = None
-    sm_clock_mhz_max: MaybeNumber = None  # highest that the GPU offers
-    native_bf16: MaybeBool = None  # false where only emulated
-    fp16_check: MaybeText = None  # "passed", or what is wrong
+    application_clock_mhz_default: MaybeNumber
+    sm_clock_mhz_max: MaybeNumber  # highest that the GPU offers
+    native_bf16: MaybeBool  # false where only emulated
+    fp16_check: MaybeText  # "passed", or what is wrong
 
 
 class Time(Section):
     """Seconds and milliseconds, what was timed, and what came before it."""
 
-    steps_per_epoch: MaybeInteger = None  # timed in each epoch
-    batch_size_used: MaybeInteger = None  # what "max" became
-    samples_per_epoch: MaybeInteger = None  # timed in each epoch
+    steps_per_epoch: MaybeInteger  # timed in each epoch
+    batch_size_used: MaybeInteger  # what "max" became
+    samples_per_epoch: MaybeInteger  # timed in each epoch
     batch_probes: list[Probe] = []  # [batch size, "ok" or "oom", peak MiB, samples per second]
     epoch_seconds: list[Positive] = []  # training only, every timed epoch
     block_seconds: list[Positive] = []  # up to ten parts of each timed epoch
-    step_ms_median: MaybeNumber = None  # timed steps
-    step_ms_p10: MaybeNumber = None  # timed steps
-    step_ms_p90: MaybeNumber = None  # timed steps
+    step_ms_median: MaybeNumber  # timed steps
+    step_ms_p10: MaybeNumber  # timed steps
+    step_ms_p90: MaybeNumber  # timed steps
     step_ms_all: NotWritten = []  # every timed step; not written, too long
-    data_wait_fraction: MaybeNumber = None  # of the timed epochs: waiting for a batch
+    data_wait_fraction: MaybeNumber  # of the timed epochs: waiting for a batch
     # per timed epoch; not written, see the fraction
     data_wait_seconds_all: NotWritten = []
-    samples_per_second: MaybeNumber = None  # at the mean epoch time; older records: median
+    samples_per_second: MaybeNumber  # at the mean epoch time; older records: median
     # waits for the GPU, by torch.cuda.set_sync_debug_mode
-    host_syncs_per_step: MaybeNumber = None
-    warmup_steps: MaybeInteger = None  # before the clock starts, then undone
-    warmup_seconds: MaybeNumber = None  # search, compilation, settling of the loss scale
-    compile_seconds: MaybeNumber = None  # of the warm-up
-    search_seconds: MaybeNumber = None  # of the warm-up, at most
-    search_limit_algorithms: MaybeInteger = None  # timed for each convolution; 0: all
-    search_reason: MaybeText = None  # why there was no search
-    startup_seconds: MaybeNumber = None  # first cell to first timed step
-    startup_import_seconds: MaybeNumber = None  # part of startup_seconds
-    startup_preflight_seconds: MaybeNumber = None  # part of startup_seconds
-    startup_data_seconds: MaybeNumber = None  # part of startup_seconds
-    startup_model_seconds: MaybeNumber = None  # part of startup_seconds
-    startup_warmup_seconds: MaybeNumber = None  # part of startup_seconds
+    host_syncs_per_step: MaybeNumber
+    warmup_steps: MaybeInteger  # before the clock starts, then undone
+    warmup_seconds: MaybeNumber  # search, compilation, settling of the loss scale
+    compile_seconds: MaybeNumber  # of the warm-up
+    search_seconds: MaybeNumber  # of the warm-up, at most
+    search_limit_algorithms: MaybeInteger  # timed for each convolution; 0: all
+    search_reason: MaybeText  # why there was no search
+    startup_seconds: MaybeNumber  # first cell to first timed step
+    startup_import_seconds: MaybeNumber  # part of startup_seconds
+    startup_preflight_seconds: MaybeNumber  # part of startup_seconds
+    startup_data_seconds: MaybeNumber  # part of startup_seconds
+    startup_model_seconds: MaybeNumber  # part of startup_seconds
+    startup_warmup_seconds: MaybeNumber  # part of startup_seconds
     # why there are none: only the first run of a kernel has them
-    startup_reason: MaybeText = None
-    evaluation_seconds: MaybeNumber = None  # outside the clock
+    startup_reason: MaybeText
+    evaluation_seconds: MaybeNumber  # outside the clock
 
 
 class Memory(Section):
     """MiB of the GPU."""
 
-    peak_allocated_mib: MaybeNumber = None  # PyTorch's allocator, timed steps
-    peak_reserved_mib: MaybeNumber = None  # PyTorch's allocator, timed steps
-    peak_allocated_with_warmup_mib: MaybeNumber = None  # the same with the warm-up
-    peak_reserved_with_warmup_mib: MaybeNumber = None  # the same with the warm-up
-    data_on_device_mib: MaybeNumber = None  # part of the peak: the data set
+    peak_allocated_mib: MaybeNumber  # PyTorch's allocator, timed steps
+    peak_reserved_mib: MaybeNumber  # PyTorch's allocator, timed steps
+    peak_allocated_with_warmup_mib: MaybeNumber  # the same with the warm-up
+    peak_reserved_with_warmup_mib: MaybeNumber  # the same with the warm-up
+    data_on_device_mib: MaybeNumber  # part of the peak: the data set
     # NVML, whole GPU, highest at an epoch's end; older records: the first's
-    device_used_mib: MaybeNumber = None
-    device_used_before_mib: MaybeNumber = None  # NVML, used by others beforehand
-    device_memory_reason: MaybeText = None  # why NVML gave no figure
+    device_used_mib: MaybeNumber
+    device_used_before_mib: MaybeNumber  # NVML, used by others beforehand
+    device_memory_reason: MaybeText  # why NVML gave no figure
 
 
 class Energy(Section):
     """Joules and watts of the whole GPU, and what slowed it."""
 
-    energy_joules: MaybeNumber = None  # whole GPU, timed epochs
-    energy_source: MaybeText = None  # "counter" or "power"
-    energy_reason: MaybeText = None  # why there is no energy
-    joules_per_1000_samples: MaybeNumber = None  # timed epochs
-    power_watts_mean: MaybeNumber = None  # timed epochs
-    power_watts_limit: MaybeNumber = None  # power cap in force
-    sm_clock_mhz_median: MaybeNumber = None  # timed epochs
-    temperature_celsius_max: MaybeNumber = None  # timed epochs
+    energy_joules: MaybeNumber  # whole GPU, timed epochs
+    energy_source: MaybeText  # "counter" or "power"
+    energy_reason: MaybeText  # why there is no energy
+    joules_per_1000_samples: MaybeNumber  # timed epochs
+    power_watts_mean: MaybeNumber  # timed epochs
+    power_watts_limit: MaybeNumber  # power cap in force
+    sm_clock_mhz_median: MaybeNumber  # timed epochs
+    temperature_celsius_max: MaybeNumber  # timed epochs
     throttle_fractions: list[NamedShare] = []  # [reason, fraction of samples]
-    throttled: MaybeBool = None  # one reason held in at least 5% of the samples
-    gpu_shared: MaybeBool = None  # another process used the GPU
-    card_samples: MaybeInteger = None  # about ten a second
+    throttled: MaybeBool  # one reason held in at least 5% of the samples
+    gpu_shared: MaybeBool  # another process used the GPU
+    card_samples: MaybeInteger  # about ten a second
     card_samples_all: NotWritten = []  # every sample; not written, too long
-    card_reason: MaybeText = None  # why there are no samples
+    card_reason: MaybeText  # why there are no samples
 
 
 class Arithmetic(Section):
     """In which types the training computed, read back."""
 
-    fp32_precision_matmul: MaybeText = None  # PyTorch's switch, read back
-    fp32_precision_conv: MaybeText = None  # PyTorch's switch, read back
-    fp32_precision_rnn: MaybeText = None  # PyTorch's switch, read back
-    allow_fp16_accumulation: MaybeBool = None  # PyTorch's switch, read back
-    autocast_dtype: MaybeText = None  # null if autocast is off
+    fp32_precision_matmul: MaybeText  # PyTorch's switch, read back
+    fp32_precision_conv: MaybeText  # PyTorch's switch, read back
+    fp32_precision_rnn: MaybeText  # PyTorch's switch, read back
+    allow_fp16_accumulation: MaybeBool  # PyTorch's switch, read back
+    autocast_dtype: MaybeText  # null if autocast is off
     # PyTorch's switch, read back; null in eager mode or no autocast
-    compiled_backward_autocast: MaybeText = None
-    parameter_dtypes: MaybeText = None  # for example "float16 + float32"
-    fp8_linear_fraction: MaybeNumber = None  # of the Linear layers' work: in fp8
+    compiled_backward_autocast: MaybeText
+    parameter_dtypes: MaybeText  # for example "float16 + float32"
+    fp8_linear_fraction: MaybeNumber  # of the Linear layers' work: in fp8
 
 
 class Ledger(Section):
     """What filled the memory at its peak."""
 
-    ledger_parameters_mib: MaybeNumber = None  # part of the peak
-    ledger_gradients_mib: MaybeNumber = None  # part of the peak
-    ledger_optimizer_mib: MaybeNumber = None  # part of the peak
-    ledger_masters_mib: MaybeNumber = None  # part of the peak
-    ledger_data_mib: MaybeNumber = None  # part of the peak
+    ledger_parameters_mib: MaybeNumber  # part of the peak
+    ledger_gradients_mib: MaybeNumber  # part of the peak
+    ledger_optimizer_mib: MaybeNumber  # part of the peak
+    ledger_masters_mib: MaybeNumber  # part of the peak
+    ledger_data_mib: MaybeNumber  # part of the peak
     # rest of the peak: activations, temporaries, workspaces
-    ledger_activations_mib: MaybeNumber = None
-    ledger_slack_mib: MaybeNumber = None  # reserved by the allocator above the peak
-    ledger_context_mib: MaybeNumber = None  # CUDA context and libraries
-    ledger_error_fraction: MaybeNumber = None  # (peak + slack + context) / NVML's figure - 1
-    ledger_reason: MaybeText = None  # why there is no memory breakdown, or no context in it
-    saved_activations_mib: MaybeNumber = None  # kept by the forward pass for the backward pass
+    ledger_activations_mib: MaybeNumber
+    ledger_slack_mib: MaybeNumber  # reserved by the allocator above the peak
+    ledger_context_mib: MaybeNumber  # CUDA context and libraries
+    ledger_error_fraction: MaybeNumber  # (peak + slack + context) / NVML's figure - 1
+    ledger_reason: MaybeText  # why there is no memory breakdown, or no context in it
+    saved_activations_mib: MaybeNumber  # kept by the forward pass for the backward pass
 
 
 class Kernels(Section):
     """What a profiled step ran, and how long the whole explanation took."""
 
-    explanation_seconds: MaybeNumber = None  # outside the clock
-    gpu_busy_fraction: MaybeNumber = None  # kernel time of a profiled step / median timed step
-    gpu_busy_ms_per_step: MaybeNumber = None  # with a kernel or copy running
-    kernels_per_step: MaybeNumber = None  # kernels, copies and fills
-    tensor_core_fraction: MaybeNumber = None  # of kernel time, by kernel names
-    fp16_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
-    fp8_kernel_fraction: MaybeNumber = None  # of kernel time, by kernel names
+    explanation_seconds: MaybeNumber  # outside the clock
+    gpu_busy_fraction: MaybeNumber  # kernel time of a profiled step / median timed step
+    gpu_busy_ms_per_step: MaybeNumber  # with a kernel or copy running
+    kernels_per_step: MaybeNumber  # kernels, copies and fills
+    tensor_core_fraction: MaybeNumber  # of kernel time, by kernel names
+    fp16_kernel_fraction: MaybeNumber  # of kernel time, by kernel names
+    fp8_kernel_fraction: MaybeNumber  # of kernel time, by kernel names
     kernel_family_fractions: list[NamedShare] = []  # [family, fraction of kernel time]
-    profile_reason: MaybeText = None  # why there is no profile
+    profile_reason: MaybeText  # why there is no profile
     # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
-    attention_forward: MaybeText = None
+    attention_forward: MaybeText
     # what computed scaled_dot_product_attention: cudnn, flash, efficient or math
-    attention_backward: MaybeText = None
-    attention_reason: MaybeText = None  # why no other one did, by PyTorch, or why none is known
+    attention_backward: MaybeText
+    attention_reason: MaybeText  # why no other one did, by PyTorch, or why none is known
 
 
 class Work(Section):
     """How much a step computes and moves, against what the GPU can do."""
 
     # convolution, matmul, attention, RNN; a multiply-add counts 2
-    flops_per_step: MaybeNumber = None
-    bytes_per_step: MaybeNumber = None  # inputs and outputs of every operation, without any cache
-    misaligned_flops_fraction: MaybeNumber = None  # sizes that are not multiples of 8
-    achieved_tflop_per_second: MaybeNumber = None  # flops_per_step / median timed step
+    flops_per_step: MaybeNumber
+    bytes_per_step: MaybeNumber  # inputs and outputs of every operation, without any cache
+    misaligned_flops_fraction: MaybeNumber  # sizes that are not multiples of 8
+    achieved_tflop_per_second: MaybeNumber  # flops_per_step / median timed step
     # measured on this GPU in the run's arithmetic
-    ceiling_matmul_tflop_per_second: MaybeNumber = None
-    ceiling_copy_gb_per_second: MaybeNumber = None  # measured; read plus written
+    ceiling_matmul_tflop_per_second: MaybeNumber
+    ceiling_copy_gb_per_second: MaybeNumber  # measured; read plus written
     # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
-    compute_limit_fraction: MaybeNumber = None
+    compute_limit_fraction: MaybeNumber
     # bytes_per_step / busy time / ceiling_copy_gb_per_second
-    bandwidth_limit_fraction: MaybeNumber = None
-    limit_reason: MaybeText = None  # why a figure of FLOPs, bytes or ceilings is missing
+    bandwidth_limit_fraction: MaybeNumber
+    limit_reason: MaybeText  # why a figure of FLOPs, bytes or ceilings is missing
 
 
 class Lost(Section):
     """What 16 bits lose of gradients and updates."""
 
     # of non-zero gradients: zero in fp16 without scaling
-    gradient_flush_fraction_scale_1: MaybeNumber = None
-    gradient_flush_fraction_scaled: MaybeNumber = None  # the same at the last loss scale
-    gradient_reason: MaybeText = None  # why an fp16 run has no such fractions
-    lost_update_fraction: MaybeNumber = None  # of weights that a step should change: unchanged
-    kept_update_fraction: MaybeNumber = None  # of that step's update: reached the weights
+    gradient_flush_fraction_scale_1: MaybeNumber
+    gradient_flush_fraction_scaled: MaybeNumber  # the same at the last loss scale
+    gradient_reason: MaybeText  # why an fp16 run has no such fractions
+    lost_update_fraction: MaybeNumber  # of weights that a step should change: unchanged
+    kept_update_fraction: MaybeNumber  # of that step's update: reached the weights
     # why a run whose weights are 16-bit alone has no such fractions
-    update_reason: MaybeText = None
+    update_reason: MaybeText
 
 
 class Inference(Section):
     """The trained model in use."""
 
-    inference_latency_ms: MaybeNumber = None  # one sample, synchronised
-    inference_latency_ms_p10: MaybeNumber = None  # one sample, synchronised
-    inference_latency_ms_p90: MaybeNumber = None  # one sample, synchronised
-    inference_samples_per_second: MaybeNumber = None  # at the training's batch size
-    inference_memory_mib: MaybeNumber = None  # weights, batch, forward pass
+    inference_latency_ms: MaybeNumber  # one sample, synchronised
+    inference_latency_ms_p10: MaybeNumber  # one sample, synchronised
+    inference_latency_ms_p90: MaybeNumber  # one sample, synchronised
+    inference_samples_per_second: MaybeNumber  # at the training's batch size
+    inference_memory_mib: MaybeNumber  # weights, batch, forward pass
     # largest difference from fp32 / its largest output
-    inference_difference_fraction: MaybeNumber = None
-    inference_reason: MaybeText = None  # why a figure of the inference is missing
+    inference_difference_fraction: MaybeNumber
+    inference_reason: MaybeText  # why a figure of the inference is missing
 
 
 class Measured(Section):
     """What was measured, and from `ledger` on what explains it."""
 
-    time: Time = Time()
-    memory: Memory = Memory()
-    energy: Energy = Energy()
-    arithmetic: Arithmetic = Arithmetic()
-    ledger: Ledger = Ledger()
-    kernels: Kernels = Kernels()
-    work: Work = Work()
-    lost: Lost = Lost()
-    inference: Inference = Inference()
+    time: Time = Time.model_construct()
+    memory: Memory = Memory.model_construct()
+    energy: Energy = Energy.model_construct()
+    arithmetic: Arithmetic = Arithmetic.model_construct()
+    ledger: Ledger = Ledger.model_construct()
+    kernels: Kernels = Kernels.model_construct()
+    work: Work = Work.model_construct()
+    lost: Lost = Lost.model_construct()
+    inference: Inference = Inference.model_construct()
 
 
 class Quality(Section):
     """What the training reached, and how its loss scale went."""
 
-    train_loss: list[MaybeNumber] = []  # mean of each epoch
+    train_loss: list[OrNone] = []  # mean of each epoch
     training_log: list[Logged] = []  # [epoch, step, loss, accuracy so far in the epoch]
-    metric_name: MaybeText = None  # "accuracy", "mean_absolute_error" or "perplexity"
+    metric_name: MaybeText  # "accuracy", "mean_absolute_error" or "perplexity"
     metric_better: Literal["higher", "lower"] | None = None  # "higher" or "lower"
-    metric: list[MaybeNumber] = []  # held-out data, after each epoch
-    chance_metric: MaybeNumber = None  # of a model that ignores its input
-    metric_margin: MaybeNumber = None  # differences from fp32 up to this one count as equivalent
+    metric: list[OrNone] = []  # held-out data, after each epoch
+    chance_metric: MaybeNumber  # of a model that ignores its input
+    metric_margin: MaybeNumber  # differences from fp32 up to this one count as equivalent
     metric_margin_is_share: bool = False  # the margin is a share of fp32's metric
-    metric_target: MaybeNumber = None  # metric to which the time of training is told
-    test_metric: MaybeNumber = None  # on a test set that decides nothing, or null
+    metric_target: MaybeNumber  # metric to which the time of training is told
+    test_metric: MaybeNumber  # on a test set that decides nothing, or null
     loss_scale_trace: list[Change] = []  # [timed step, scale] at each change
-    skipped_steps: MaybeInteger = None  # timed steps whose gradients overflowed
-    warmup_skipped_steps: MaybeInteger = None  # while the loss scale settled
+    skipped_steps: MaybeInteger  # timed steps whose gradients overflowed
+    warmup_skipped_steps: MaybeInteger  # while the loss scale settled
     overflow_steps: list[Number] = []  # timed steps skipped, counted from 0 in each repeat
 
 
@@ -352,9 +354,9 @@ class RunRecord(Section):
 
     run: Run
     settings: dict[Text, Plain]  # every parameter, with the name that it has in the notebook
-    machine: Machine = Machine()
-    measured: Measured = Measured()
-    quality: Quality = Quality()
+    machine: Machine = Machine.model_construct()
+    measured: Measured = Measured.model_construct()
+    quality: Quality = Quality.model_construct()
 
     def part_with(self, name: str) -> Section:
         """Return the section that holds a field, and the record itself where no section does."""
@@ -378,7 +380,7 @@ def places_in(section: type[BaseModel], above: tuple) -> dict[str, tuple]:
     """Return {name of a field: names of the sections that lead to it}."""
     places: dict = {}
     for name, field in section.model_fields.items():
-        kind: Any = field.annotation
+        kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             places |= places_in(kind, (*above, name))
         elif above:  # the settings, in no section, are no fields
@@ -468,8 +470,10 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.code_hash = record.code_hash or hash_that_ran()
     record.study = record.study or given_study()
     if reason := refused(record):
-        record.measured, record.quality = Measured(), Quality()
-        record.status, record.reason = "failed", f"its record would be wrong, because {reason}"
+        record.measured = Measured.model_construct()
+        record.quality = Quality.model_construct()
+        record.status = "failed"
+        record.reason = f"its record would be wrong, because {reason}"
     old = load(path)
     if old and old.status in RESULTS:
         keep_beside(old, record, path)
@@ -543,7 +547,7 @@ def lifted(flat: dict) -> dict:
             f"version {version} wrote it; only records of 0.3 and later are read, "
             "so read it with 0.3"
         )
-    given: dict = {
+    given = {
         "data_folder": FOLDERS_OF_0_3.get(str(flat.get("notebook"))),
         **MARGINS_OF_0_3.get(str(flat.get("metric_name")), {}),
         **flat,

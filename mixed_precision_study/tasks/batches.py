@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 Batch = Any  # a tuple of tensors, or the nest of a reader's own data
+Batches = Iterator[Batch]  # of an epoch, on the device
 
 
 def mapped(
@@ -31,7 +33,7 @@ def mapped(
 
     is_plain = isinstance(value, dict | UserDict)
     moves_itself = isinstance(value, Mapping) and not is_plain and hasattr(value, "to")
-    if isinstance(value, torch.Tensor | torch.Size) or moves_itself or is_leaf(value):
+    if isinstance(value, Tensor | torch.Size) or moves_itself or is_leaf(value):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
@@ -59,7 +61,7 @@ def leaves_of(
     value: Any, path: str = "batch", is_leaf: Callable = lambda value: False
 ) -> list[tuple[str, Any]]:
     """Return (path, leaf) of each leaf of a nest, such as ("batch['labels'][0]", tensor)."""
-    leaves: list = []
+    leaves = []
 
     def note(leaf: Any, place: str) -> Any:
         leaves.append((place, leaf))
@@ -83,7 +85,7 @@ def fingerprint_of(*parts: Any) -> str:
     """
     digest = hashlib.sha256()
     for part in parts:
-        if not isinstance(part, torch.Tensor):
+        if not isinstance(part, Tensor):
             digest.update(f"{part!r};".encode())
             continue
         digest.update(f"{tuple(part.shape)} {part.dtype};".encode())
@@ -146,7 +148,7 @@ class TrainingData:
         """Return how many samples the first `steps` batches of an epoch have in all."""
         return steps * size * self.samples_per_item
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         """Yield the batches of an epoch (counted from 0), on the device.
 
         All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile
@@ -157,11 +159,11 @@ class TrainingData:
         """
         raise NotImplementedError
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Batches:
         """Yield the held-out batches, on the device. The last one may be smaller."""
         raise NotImplementedError
 
-    def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
+    def test_batches(self, dtype: torch.dtype, size: int) -> Batches | None:
         """Return the batches of a test set on which no choice rests, or None if there is none."""
         return None
 
@@ -178,7 +180,7 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
 
 def prefetch_to_device(
     batches: Iterable[Batch], side: Any, main: Any = None, on: Callable = torch.cuda.stream
-) -> Iterator[Batch]:
+) -> Batches:
     """Yield `batches` in order, each made on the stream `side` while the step before it runs on
     `main`.
 

@@ -1,15 +1,15 @@
 """A text as bytes, cut into windows of one length: WikiText-2, any text file, or made-up tokens."""
 
 import random
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .batches import Batch
+from .batches import Batches
 from .download import announced, found_or_made_up
 from .wikitext import Text, made_up_text, wikitext_in
 
@@ -22,10 +22,13 @@ def load(settings: Any, device: torch.device) -> "ByteText":
 
     Raises UserError where there is no such file, or where its text is too short.
     """
-    name, folder = settings.dataset, Path(settings.data_dir)
-    title, find = name, partial(file_bytes, folder / name)
+    name = settings.dataset
+    folder = Path(settings.data_dir)
+    title = name
+    find = partial(file_bytes, folder / name)
     if name in ("auto", "wikitext-2", "synthetic"):
-        title, find = "WikiText-2", partial(wikitext_bytes, folder / "wikitext-2")
+        title = "WikiText-2"
+        find = partial(wikitext_bytes, folder / "wikitext-2")
     make_up = partial(made_up_text, device, settings.vocabulary)
     found = found_or_made_up(name, title, find, make_up, f"put its text into {folder}")
     given = SimpleNamespace(**vars(settings), bptt=settings.context, asked=settings)
@@ -37,19 +40,19 @@ class ByteText(Text):
     next tokens), both int64 (size, context).
     """
 
-    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
+    def segments(self, columns: Tensor, most: int = 0, joined: int = 1) -> Batches:
         """Yield windows of one length, which are never joined, because a GPT reads no more."""
         for tokens, next_tokens in super().segments(columns, most):
             yield tokens.t(), next_tokens.t()
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         batches = list(super().train_batches(epoch, dtype, size))  # which copy nothing
         generator = random.Random(1000 * self.settings.asked.seed + epoch)  # noqa: S311, no secret
         generator.shuffle(batches)
         return iter(batches)
 
 
-def as_tokens(path: Path) -> torch.Tensor:
+def as_tokens(path: Path) -> Tensor:
     content = path.read_bytes().replace(b"\r\n", b"\n")
     return torch.tensor(bytearray(content), dtype=torch.uint8).long()
 

@@ -9,7 +9,6 @@ Source: https://www.cs.toronto.edu/~kriz/cifar.html
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ import numpy as np
 import torch
 import torchvision
 from PIL import Image, ImageOps
+from torch import nn
 from torchvision.transforms import v2
 
 from ..parameters import UserError
-from .batches import Batch, fingerprint_of
+from .batches import Batches, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 from .images import ImageData, decode_all, decoded, images_in, is_usual, say_copies
 
@@ -38,7 +38,8 @@ def load(settings: Any, device: torch.device) -> "Cifar":
     """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is
     not available. cifar100-a has the first half of the classes, and cifar100-b the other half.
     """
-    place, side = Path(settings.data_dir), settings.image_size
+    place = Path(settings.data_dir)
+    side = settings.image_size
     name, _, half = settings.dataset.partition("-")
     name = "cifar10" if name == "auto" else name
     if name == "folder":
@@ -55,7 +56,8 @@ def load(settings: Any, device: torch.device) -> "Cifar":
         images = images_in_tree(place / name, 32, is_own=False)
     else:
         advice = f"put it into {place / name}/train/<class>/ and {place / name}/test/<class>/"
-        find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
+        find = partial(torchvision_copy, name, place)
+        make_up = partial(made_up_images, device)
         images = found_or_made_up(settings.dataset, name, find, make_up, advice)
     if half:
         images = half_of(half, *images)
@@ -76,7 +78,7 @@ class Cifar(ImageData):
         train, test, self.classes = images
         self.title = TITLES.get(used)
         self.images, self.labels = train
-        self.side: int = self.images.shape[-1]
+        self.side = self.images.shape[-1]
         self.image_size = (settings.image_size, settings.image_size)
         self.padding = self.side // 8  # 4 pixels for CIFAR
         self.fingerprint = fingerprint_of(*train, *test, self.classes)
@@ -84,7 +86,7 @@ class Cifar(ImageData):
         self.eval_samples = len(test[0])
         self.mean, self.std = torch.tensor([MEAN, STD], device=device).view(2, 3, 1, 1)
         if settings.loader == "gpu":
-            self.padded = torch.nn.functional.pad(self.images.to(device), [self.padding] * 4)
+            self.padded = nn.functional.pad(self.images.to(device), [self.padding] * 4)
             self.train_labels = self.labels.to(device)
         self.augment = v2.Compose(
             [v2.RandomCrop(self.side, padding=self.padding), v2.RandomHorizontalFlip()]
@@ -101,15 +103,13 @@ class Cifar(ImageData):
         """The accuracy of always naming the most frequent class of the test images."""
         return self.test_labels.bincount().max().item() / self.eval_samples
 
-    def gpu_batches(
-        self, generator: torch.Generator, dtype: torch.dtype, size: int
-    ) -> Iterator[Batch]:
+    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Batches:
         """Yield random windows of padded images, half mirrored.
 
         As many batches as CROP_BYTES hold are made at once.
         """
         count = self.train_samples
-        draw: dict = {"generator": generator, "device": self.device}
+        draw = {"generator": generator, "device": self.device}
         order = torch.randperm(count, **draw)
         window = torch.arange(self.side, device=self.device)
         places = 2 * self.padding + 1
@@ -137,7 +137,7 @@ class Cifar(ImageData):
     def take(self, index: int) -> torch.Tensor:
         return self.augment(self.images[index])
 
-    def held_out_batches(self, size: int) -> Iterator[Batch]:
+    def held_out_batches(self, size: int) -> Batches:
         return zip(self.test_images.split(size), self.test_labels.split(size), strict=True)
 
     def show(self) -> Image.Image:
@@ -167,7 +167,7 @@ def images_in_tree(folder: Path, side: int, is_own: bool) -> tuple:
     classes = sorted(
         path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name)
     )
-    samples: list = []  # with their labels
+    samples = []  # with their labels
     counts = []
     for part in ("train", "test"):
         labelled = [
@@ -232,7 +232,7 @@ def made_up_images(device: torch.device) -> tuple:
     CPU only a few.
     """
     patterns = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    patterns = torch.nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
+    patterns = nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
     generator = torch.Generator().manual_seed(0)
     parts = []
     for count in CIFAR_COUNTS if device.type == "cuda" else (2_000, 500):

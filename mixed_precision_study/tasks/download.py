@@ -12,7 +12,7 @@ from ..parameters import UserError
 from .batches import TrainingData
 
 
-def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
+def downloaded(url: str, sum_of: Callable, wanted: str) -> bytes:
     """Return the file at an address.
 
     Raise OSError or HTTPException where it does not come whole and unchanged.

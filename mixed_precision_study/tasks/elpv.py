@@ -8,7 +8,6 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 import csv
 import importlib.resources
 import reprlib
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 from torchvision.transforms import v2
 
 from ..measure.packages import require_packages
 from ..parameters import UserError
-from .batches import Batch, fingerprint_of
+from .batches import Batches, fingerprint_of
 from .data_files import hash_of_files
 from .download import announced, found_or_made_up
 from .images import ImageData, decode_all, decoded, say_copies
@@ -61,12 +61,14 @@ class NumberedImages(ImageData):
     made-up images, and `labels` is float32 (N,). `training` and `held_out` are indices.
     """
 
-    mean, std = 127.5, 64.0
+    mean = 127.5
+    std = 64.0
 
     def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         self.take, self.paths, self.labels = images
-        low, high = self.labels.min().item(), self.labels.max().item()
+        low = self.labels.min().item()
+        high = self.labels.max().item()
         if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
             raise UserError(
                 f"the labels reach from {low:g} to {high:g}, beyond 0 to 1; set "
@@ -75,7 +77,8 @@ class NumberedImages(ImageData):
         self.image_size = (settings.image_height, settings.image_width)
         self.title = f"{TITLES.get(used, used)}, {settings.image_height} × {settings.image_width}"
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
-        self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
+        self.held_out = order[: len(order) // 5]
+        self.training = order[len(order) // 5 :]
         if len(self.held_out) == 0:
             raise UserError(f"{len(self.labels)} images are too few: a fifth of them is held out.")
         self.train_samples = self.largest_batch = len(self.training)
@@ -99,17 +102,15 @@ class NumberedImages(ImageData):
             (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
         )
 
-    def stored_batches(self, places: torch.Tensor, size: int) -> Iterator[Batch]:
+    def stored_batches(self, places: Tensor, size: int) -> Batches:
         pixels, labels, *_ = self.on_device
         return ((pixels[chosen], labels[chosen]) for chosen in places.split(size))
 
-    def gpu_batches(
-        self, generator: torch.Generator, dtype: torch.dtype, size: int
-    ) -> Iterator[Batch]:
+    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Batches:
         order = torch.randperm(self.train_samples, generator=generator, device=self.device)
         return self.normalised(self.stored_batches(self.on_device[2][order], size), dtype)
 
-    def held_out_batches(self, size: int) -> Iterator[Batch]:
+    def held_out_batches(self, size: int) -> Batches:
         if self.settings.loader == "gpu":
             return self.stored_batches(self.on_device[3], size)
         return self.worker_batches(self.held_out, size)
@@ -134,7 +135,8 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
         raise UserError(f"csv_path {str(path)!r} cannot be read as a CSV ({error}).") from None
     if not rows:
         raise UserError(f"{path} has no rows; {CSV_FORM}.")
-    paths, labels = [], []
+    paths = []
+    labels = []
     for line, row in rows:
         try:
             labels.append(float({"True": 1, "False": 0}.get(row["label"], row["label"])))
@@ -177,7 +179,7 @@ def image_files(
     "L".
     """
 
-    def read(index: int) -> torch.Tensor:
+    def read(index: int) -> Tensor:
         pixels = torch.from_numpy(np.array(decoded(paths[index], mode)))
         pixels = pixels.permute(2, 0, 1) if mode == "RGB" else pixels[None]
         return v2.functional.resize(pixels, list(size), antialias=True)
@@ -193,7 +195,7 @@ def made_up_cells(size: tuple[int, int], device: torch.device) -> tuple:
         2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0)
     )
 
-    def read(index: int) -> torch.Tensor:
+    def read(index: int) -> Tensor:
         noise = torch.rand(1, *size, generator=torch.Generator().manual_seed(index))
         return ((0.5 * labels[index] + 0.5 * noise) * 255).to(torch.uint8)
 

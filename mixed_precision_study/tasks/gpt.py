@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 HEAD_SIZE = 64
@@ -20,7 +20,7 @@ def computed_again(function: Any, *inputs: Any) -> Any:
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
-def attend(heads: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+def attend(heads: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Return causal attention in this type, or in that of the precision where it is None.
 
     heads: queries, keys and values, (3, B, heads, T, HEAD_SIZE).
@@ -45,7 +45,7 @@ class Layer(nn.Module):
         self.widen = nn.Linear(width, 4 * width, bias=False)
         self.narrow = nn.Linear(4 * width, width, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         parts = self.inward(self.before_attention(x)).unflatten(-1, (3, -1, HEAD_SIZE))
         seen = attend(parts.permute(2, 0, 3, 1, 4), self.attention_dtype)
         x = x + self.outward(seen.transpose(1, 2).flatten(2))
@@ -81,15 +81,15 @@ class Gpt(nn.Module):
                 adds = name.endswith(("outward.weight", "narrow.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers if adds else 1))
 
-    def features(self, tokens: torch.Tensor) -> torch.Tensor:
+    def features(self, tokens: Tensor) -> Tensor:
         """Return what the logits are computed from, (B, T, width)."""
         x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
         for layer in self.layers:
             x = computed_again(layer, x) if self.checkpointing else layer(x)
         return self.norm(x)
 
-    def logits(self, features: torch.Tensor) -> torch.Tensor:
+    def logits(self, features: Tensor) -> Tensor:
         return nn.functional.linear(features, self.words.weight)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         return self.logits(self.features(tokens))

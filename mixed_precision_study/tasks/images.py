@@ -5,20 +5,21 @@ batch.
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, default_collate
 from torchvision.transforms.functional import to_pil_image
 from torchvision.utils import make_grid
 
 from ..measure.progress import progress
 from ..parameters import UserError
-from .batches import Batch, TrainingData
+from .batches import Batch, Batches, TrainingData
 from .data_files import hash_of_files
 
 MODELS = (  # pattern of a model's name in timm and what people call it
@@ -46,7 +47,7 @@ def title_of(model: str, image_size: int = 0) -> str:
     return model
 
 
-def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> torch.nn.Module:
+def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> nn.Module:
     """Return a model of timm with new weights, for images of this size: pixels, or (height, width).
 
     For 32 pixels ResNet-18 to 152 and DPNs begin with a 3 x 3 convolution of stride 1 and without
@@ -63,17 +64,17 @@ def timm_model(name: str, image_size: int | tuple[int, int], **options: Any) -> 
         network = timm.create_model(name, **options)
     if image_size == SMALL and re.fullmatch("resnet(18|34|50|101|152)", name):
         network.conv1 = small_stem(64)
-        network.maxpool = torch.nn.Identity()
+        network.maxpool = nn.Identity()
     elif image_size == SMALL and isinstance(network, timm.models.dpn.DPN):
         first = network.features.conv1_1
         first.conv = small_stem(first.conv.out_channels)
-        network.features.conv1_pool = torch.nn.Identity()
+        network.features.conv1_pool = nn.Identity()
     return network
 
 
-def small_stem(channels: int) -> torch.nn.Conv2d:
-    convolution = torch.nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
-    torch.nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+def small_stem(channels: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(3, channels, kernel_size=3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return convolution
 
 
@@ -133,7 +134,7 @@ def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
         )
 
 
-def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
+def decode_all(read: Callable, count: int) -> Tensor:
     """Return the images read(0) to read(count - 1) as one tensor (count, ...), read under a
     progress bar.
 
@@ -149,7 +150,7 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
     # the generator, because the loader would draw from the global one
-    options: dict = {"collate_fn": decode, "generator": torch.Generator()}
+    options = {"collate_fn": decode, "generator": torch.Generator()}
     if processes:
         options |= {"num_workers": processes, "multiprocessing_context": "fork"}
     images = None
@@ -178,28 +179,29 @@ class ImageData(TrainingData):
     image_size: tuple[int, int]  # (height, width) that the model gets
     mean: Any  # of the pixels, from 0 to 255
     std: Any
-    gpu_batches: Callable[..., Iterator[Batch]]  # (generator, type, size): of an epoch, normalised
-    held_out_batches: Callable[..., Iterator[Batch]]  # (size): of uint8 images
-    take: Callable[[int], torch.Tensor]
-    labels: torch.Tensor
-    training: torch.Tensor  # indices of the images to train on
+    gpu_batches: Callable  # (generator, type, size): of an epoch, normalised
+    held_out_batches: Callable  # (size): of uint8 images
+    take: Callable
+    labels: Tensor
+    training: Tensor  # indices of the images to train on
 
     def __init__(self, settings: Any, device: torch.device, source: str, used: str):
         self.settings = settings
         self.device = device
-        self.source, self.used = source, used
+        self.source = source
+        self.used = used
 
-    def normalise(self, images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def normalise(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """Return uint8 images as floats of about mean 0 and deviation 1, with three channels, in
         size and layout.
         """
         images = (images - self.mean) / self.std
         if images.shape[-2:] != self.image_size:
-            images = torch.nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
+            images = nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
         layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
         return images.to(dtype).expand(-1, 3, -1, -1).contiguous(memory_format=layout)
 
-    def normalised(self, batches: Iterable[Batch], dtype: torch.dtype) -> Iterator[Batch]:
+    def normalised(self, batches: Iterable[Batch], dtype: torch.dtype) -> Batches:
         return ((self.normalise(images, dtype), labels) for images, labels in batches)
 
     def steps_per_epoch(self, size: int) -> int:
@@ -210,7 +212,7 @@ class ImageData(TrainingData):
             )
         return min(steps, self.settings.max_steps or steps)
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         seed = 1000 * self.settings.seed + epoch
         if self.settings.loader == "gpu":
             batches = self.gpu_batches(torch.Generator(self.device).manual_seed(seed), dtype, size)
@@ -222,18 +224,18 @@ class ImageData(TrainingData):
             batches = self.normalised(batches, dtype)
         return itertools.islice(batches, self.steps_per_epoch(size))
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Batches:
         """Return the held-out batches, at most max_steps of them."""
         batches = itertools.islice(self.held_out_batches(size), self.settings.max_steps or None)
         return self.normalised(batches, dtype)
 
-    def worker_batches(self, indices: torch.Tensor, size: int, **options: Any) -> Iterator[Batch]:
+    def worker_batches(self, indices: Tensor, size: int, **options: Any) -> Batches:
         """Yield the uint8 batches of an ordinary DataLoader.
 
         Its workers are forked; without fork there are none.
         """
 
-        def collate(chosen: list[int]) -> list[torch.Tensor]:
+        def collate(chosen: list[int]) -> list[Tensor]:
             return default_collate([(self.take(index), self.labels[index]) for index in chosen])
 
         if self.settings.num_workers and hasattr(os, "fork"):

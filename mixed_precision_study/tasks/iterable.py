@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy
 import torch
+from torch import Tensor
 
 from ..parameters import Failed, UserError
 from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
 # what tells one batch from another
-TOLD = torch.Tensor | str | bytes | bool | tuple
+TOLD = Tensor | str | bytes | bool | tuple
 # How likely a size is the number of samples: a first dimension of a tensor outside lists, the
 # length of a list of tensors, a first dimension within lists, and any other size.
 OUTSIDE_LISTS, OF_TENSORS, IN_LISTS, OTHERS = range(4)
@@ -78,17 +79,18 @@ class IterableData(TrainingData):
             check_readable("eval_batches", eval_batches)
         self.batches = batches
         self.held_out: Any = eval_batches
-        self.max_steps, self.accumulate = max_steps, accumulate
+        self.max_steps = max_steps
+        self.accumulate = accumulate
         self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
         self.first_order = self.generator and self.generator.get_state()
         self.size = batch_size
         self.place: Any = None  # where samples are counted, see counted_place()
         # (hash of its shapes, samples) of an epoch's steps, when first read
-        self.counted: dict[Any, list] = {}
+        self.counted: dict = {}
         self.limit = max_steps
         self.steps_hashed: list = []
         first = self.first_epoch()
-        seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
+        seen: dict = {}  # the number of each shape, in the order in which they appear
         shapes = [seen.setdefault(shape, len(seen)) for shape in self.counted[0]]
         if one_shape and any(shapes):
             self.leave_last_out(shapes)
@@ -98,13 +100,13 @@ class IterableData(TrainingData):
         self.train_samples = sum(self.sizes)
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
 
-    def first_epoch(self) -> list[torch.Tensor]:
+    def first_epoch(self) -> list[Tensor]:
         """Read an epoch, which counts and hashes its steps, and return the tensors of the first."""
         tensors: list = []
         try:
             for step in self.read(0):
                 parts = parts_of(step, "batch", is_numbers)
-                tensors = tensors or [leaf for _, leaf in parts if isinstance(leaf, torch.Tensor)]
+                tensors = tensors or [leaf for _, leaf in parts if isinstance(leaf, Tensor)]
                 told = [part for part in parts if isinstance(part[1], TOLD)]
                 self.steps_hashed.append(fingerprint_of(*itertools.chain(*told)))
         except RecursionError:
@@ -140,9 +142,13 @@ class IterableData(TrainingData):
         every precision, although 16-bit types draw fewer. Raises UserError at a batch that cannot
         be counted, and Failed at the end of an epoch that is not as it was when it was first read.
         """
-        batches, limit, accumulate = self.batches, self.limit, self.accumulate
+        batches = self.batches
+        limit = self.limit
+        accumulate = self.accumulate
         if epoch is None:
-            batches, limit, accumulate = self.held_out, self.max_steps, 1
+            batches = self.held_out
+            limit = self.max_steps
+            accumulate = 1
         before = random_state()
         order = epoch or 0
         on_gpu = self.device is not None and self.device.type == "cuda"
@@ -202,7 +208,7 @@ class IterableData(TrainingData):
         leaf = as_tensor(leaf)
         if self.device is None or not hasattr(leaf, "to"):
             return leaf
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, Tensor):
             return leaf.to(self.device, non_blocking=True, copy=True)
         return copy.deepcopy(leaf).to(self.device)
 
@@ -286,14 +292,14 @@ def parts_of(value: Any, path: str, is_leaf: Callable) -> list[tuple[str, Any]]:
     """Return leaves_of() a nest, and of an object there that can be moved what it holds."""
     parts = []
     for place, leaf in leaves_of(value, path, is_leaf):
-        if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, torch.Tensor):
+        if hasattr(leaf, "to") and hasattr(leaf, "__dict__") and not isinstance(leaf, Tensor):
             parts += parts_of(vars(leaf), place, is_leaf)
         else:
             parts.append((place, leaf))
     return parts
 
 
-def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict[tuple, tuple]:
+def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict:
     """Return {(path, dimension): (rank, size)} of all tensors and lists in a batch.
 
     The lower the rank, the likelier the size is the number of samples. A tensor with numbers
@@ -302,14 +308,14 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     """
     sizes = {}
     if isinstance(batch, list):
-        of_tensors = isinstance(next(iter(batch), None), torch.Tensor | tuple)
+        of_tensors = isinstance(next(iter(batch), None), Tensor | tuple)
         likely = of_tensors or rank == OUTSIDE_LISTS
         sizes[path, 0] = OF_TENSORS if likely else OTHERS, len(batch)
     inner = parts_of(batch, path, lambda part: isinstance(part, list) and part is not batch)
     for place, part in inner:
         if isinstance(part, list):
             sizes |= sizes_in(part, place, IN_LISTS)
-        if isinstance(part, torch.Tensor):
+        if isinstance(part, Tensor):
             sizes[place, part.dtype] = OTHERS, min(1, part.numel())
             if part.is_nested:
                 raise UserError(
@@ -322,7 +328,7 @@ def sizes_in(batch: Any, path: str = "batch", rank: int = OUTSIDE_LISTS) -> dict
     return sizes
 
 
-def counted_place(sizes: dict[tuple, tuple], wanted: Any, of_loader: Any) -> tuple[Any, int]:
+def counted_place(sizes: dict, wanted: Any, of_loader: Any) -> tuple[Any, int]:
     """Return where in sizes_in() a batch samples are counted, and how many the first batch has.
 
     They fit the reader's batch_size or that of the DataLoader, or else are the most frequent of the

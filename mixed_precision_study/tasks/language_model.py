@@ -6,13 +6,14 @@ https://github.com/pytorch/examples/tree/main/word_language_model
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN (tanh)", "rnn_relu": "RNN (ReLU)"}
 RNNS = {
-    "lstm": torch.nn.LSTM,
-    "gru": torch.nn.GRU,
-    "rnn_tanh": torch.nn.RNN,
-    "rnn_relu": torch.nn.RNN,
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "rnn_tanh": nn.RNN,
+    "rnn_relu": nn.RNN,
 }
 
 
@@ -21,7 +22,7 @@ def title_of(settings: Any) -> str:
     return f"{NAMES[settings.model]}, {settings.layers} × {settings.units} units"
 
 
-class LanguageModel(torch.nn.Module):
+class LanguageModel(nn.Module):
     """Predicts the next word: (words (T, B), hidden or None) -> (logits (T, B, padded vocabulary),
     hidden).
 
@@ -32,21 +33,19 @@ class LanguageModel(torch.nn.Module):
     def __init__(self, kind: str, words: int, units: int, layers: int, dropout: float):
         super().__init__()
         padded = (words + 7) // 8 * 8
-        self.encoder = torch.nn.Embedding(padded, units)
-        extra: dict[str, Any] = (
-            {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
-        )
+        self.encoder = nn.Embedding(padded, units)
+        extra = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
         self.body = RNNS[kind](
             units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra
         )
-        self.decoder = torch.nn.Linear(units, padded)
-        self.dropout = torch.nn.Dropout(dropout)
-        torch.nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
-        torch.nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
-        torch.nn.init.zeros_(self.decoder.bias)
-        torch.nn.init.constant_(self.decoder.bias[words:], -1e4)
+        self.decoder = nn.Linear(units, padded)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
+        nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
+        nn.init.constant_(self.decoder.bias[words:], -1e4)
 
-    def forward(self, words: torch.Tensor, hidden: Any = None) -> tuple[torch.Tensor, Any]:
+    def forward(self, words: Tensor, hidden: Any = None) -> tuple[Tensor, Any]:
         output, hidden = self.body(self.dropout(self.encoder(words)), hidden)
         # an LSTM has two states
         kept = (
@@ -57,9 +56,7 @@ class LanguageModel(torch.nn.Module):
         return self.decoder(self.dropout(output)), kept
 
 
-def write_words(
-    network: torch.nn.Module, data: Any, settings: Any, device: torch.device
-) -> list[str]:
+def write_words(network: nn.Module, data: Any, settings: Any, device: torch.device) -> list[str]:
     """Return `settings.generate_words` words that a LanguageModel writes after a wikitext.Text,
     drawn with the seed.
 

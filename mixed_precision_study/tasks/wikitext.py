@@ -6,16 +6,16 @@ Source: https://github.com/pytorch/examples/tree/main/word_language_model
 
 import hashlib
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from torch import Tensor
 
 from ..parameters import UserError
 from ..store.files import written_whole
-from .batches import Batch, TrainingData, fingerprint_of
+from .batches import Batches, TrainingData, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 
 WIKITEXT_URL = (
@@ -38,7 +38,8 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Text":
     """
     folder = Path(settings.data_dir) / "wikitext-2"
     advice = f"put train.txt, valid.txt and test.txt into {folder}"
-    find, make_up = partial(wikitext_in, folder), partial(made_up_text, device)
+    find = partial(wikitext_in, folder)
+    make_up = partial(made_up_text, device)
     data = Text(
         settings, device, *found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice)
     )
@@ -59,14 +60,17 @@ class Text(TrainingData):
     def __init__(
         self, settings: SimpleNamespace, device: torch.device, texts: tuple, source: str, used: str
     ):
-        self.settings, self.device = settings, device
-        self.source, self.used, self.title = source, used, TITLES.get(used)
+        self.settings = settings
+        self.device = device
+        self.source = source
+        self.used = used
+        self.title = TITLES.get(used)
         self.train, self.valid, self.test, self.vocabulary = texts
         self.fingerprint = fingerprint_of(
             self.train, self.valid, self.test, "\n".join(self.vocabulary)
         )
-        self.train_samples: int = len(self.train)
-        self.eval_samples: int = len(self.valid)
+        self.train_samples = len(self.train)
+        self.eval_samples = len(self.valid)
         self.samples_per_item = settings.bptt
         self.largest_batch = self.train_samples // (settings.bptt + 1)
         self.asked_size = 20 if settings.batch_size == "max" else settings.batch_size  # to show
@@ -81,7 +85,7 @@ class Text(TrainingData):
         counts = torch.bincount(self.train, minlength=len(self.vocabulary)).double() + 1
         return perplexity(-(counts / counts.sum()).log()[self.valid].mean().item())
 
-    def in_columns(self, words: torch.Tensor, columns: int) -> torch.Tensor:
+    def in_columns(self, words: Tensor, columns: int) -> Tensor:
         """Return the text (N,) as (N // columns, columns) on the device, without the words left
         over.
         """
@@ -99,7 +103,7 @@ class Text(TrainingData):
             .to(self.device)
         )
 
-    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
+    def segments(self, columns: Tensor, most: int = 0, joined: int = 1) -> Batches:
         """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last
         one is left out.
 
@@ -117,7 +121,7 @@ class Text(TrainingData):
         steps = (len(self.train) // size - 1) // self.settings.bptt
         return min(steps, self.settings.max_steps or steps)
 
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         """Return the segments of the training text, which is never shuffled.
 
         It is kept in columns of the last size.
@@ -126,7 +130,7 @@ class Text(TrainingData):
             self.train_columns = {size: self.in_columns(self.train, size)}
         return self.segments(self.train_columns[size], self.settings.max_steps)
 
-    def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
+    def held_out(self, columns: Tensor, size: int) -> Batches:
         """Return the segments of a held-out text, at most max_steps of them, several joined as one
         batch.
 
@@ -135,10 +139,10 @@ class Text(TrainingData):
         """
         return self.segments(columns, self.settings.max_steps, max(1, size // EVAL_COLUMNS))
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Batches:
         return self.held_out(self.valid_columns, size)
 
-    def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
+    def test_batches(self, dtype: torch.dtype, size: int) -> Batches | None:
         """Return batches of the test text, or None if it is missing or too short."""
         if len(self.test) // EVAL_COLUMNS <= self.settings.bptt:
             return None
@@ -189,7 +193,7 @@ def wikitext_in(folder: Path) -> tuple:
     if lacking := [name for name in NEEDED if not (folder / name).exists()]:
         download_into(folder, lacking[0])
         source = "download"
-    texts: dict[str, list[str]] = {"test.txt": []}
+    texts: dict = {"test.txt": []}
     known = True
     for name, blob in WIKITEXT_BLOBS.items():
         if (folder / name).exists():
@@ -235,9 +239,11 @@ def made_up_text(device: torch.device, words: int = 0) -> tuple:
     Half of the words follow from the word before, the others are drawn by Zipf's law.
     """
     generator = torch.Generator().manual_seed(0)
-    usual, counts = 1_001, (40_000, 4_000)
+    usual = 1_001
+    counts = (40_000, 4_000)
     if device.type == "cuda":
-        usual, counts = 33_278, (2_088_628, 217_646)
+        usual = 33_278
+        counts = (2_088_628, 217_646)
     words = words or usual
     frequency = 1 / torch.arange(1, words + 1)
     successor = torch.multinomial(

@@ -57,7 +57,7 @@ def probe(
     of largest_batch(). `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per
     second].
     """
-    release_memory(device)
+    release_memory()
     reset_peaks(device)
     status = "ok"
     speed = trainer = None
@@ -87,7 +87,7 @@ def probe(
     peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
     record.batch_probes.append([size, status, peak, speed])
     del trainer
-    release_memory(device)
+    release_memory()
     return status == "ok"
 
 

@@ -167,7 +167,7 @@ def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.de
     Returns (graph, bytes that the graph uses and the allocator does not count after the capture).
     Raises Unsupported if `run` cannot be captured.
     """
-    release_memory(device)
+    release_memory()
     reset_peaks(device)
     graph = torch.cuda.CUDAGraph()
     try:

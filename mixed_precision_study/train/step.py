@@ -518,7 +518,7 @@ def warm_up(
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
     # gives back what the search took; the next three steps take what training needs
-    release_memory(trainer.device)
+    release_memory()
     read_context(record, trainer.device)
 
     def take_step(batch):

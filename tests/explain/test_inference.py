@@ -105,7 +105,7 @@ def test_a_failure_leaves_the_run_as_it_was(monkeypatch):
     trainer.precision, trainer.device = "tf32", torch.device("cuda")
     set_fp32_precision("tf32")
     for name in ("release_memory", "reset_peaks"):
-        monkeypatch.setattr(f"{PACKAGE}.{name}", lambda device: None)
+        monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_: None)
     weights = sum(weight.nbytes for weight in trainer.network.state_dict().values())
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: weights + 2 * 2**20)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)

@@ -43,7 +43,7 @@ BATCH_NORM, ADD = (
 
 @pytest.mark.parametrize("step_ms, busy", [(2.0, 0.5), (0.5, 1.0)])  # it is at most 1
 def test_kernels_become_shares_and_busy_time(step_ms, busy):
-    record = make_record(step_ms_median=step_ms)
+    record = make_record()
     millisecond = 1_000_000
     kernels = [
         (HALF_GEMM, 0, 1 * millisecond),
@@ -51,7 +51,7 @@ def test_kernels_become_shares_and_busy_time(step_ms, busy):
         (ADD, 2 * millisecond, 1 * millisecond),  # on another stream, beside the convolution
         (BATCH_NORM, 5 * millisecond, 1 * millisecond),
     ]
-    profiling.read_kernels(record, kernels, steps=4)
+    record.fill(**profiling.kernels_of(kernels, 4, step_ms))
     # 3 + 1 of 6 ms, in 4 steps
     assert (record.kernels_per_step, record.gpu_busy_ms_per_step) == (1, 1)
     assert record.gpu_busy_fraction == busy  # of the step as it was timed

@@ -47,7 +47,7 @@ def test_the_finding_of_memory_is_what_ratios_csv_says(tmp_path):
     records = [made_up.make("cifar_resnet", name, peak=peak) for name, peak in peaks.items()]
     tables = read_all(tmp_path, *records)
     saved = sorted(f"{-100 * one:+.0f}" for one in tables.ratios.saved.dropna())
-    finding = costs.memory_finding(tables)
+    finding = costs.memory_section(tables).finding
     assert finding.endswith(f"ResNet-18 {saved[1]} to {saved[0]}%") and "TF32" in finding
 
 

@@ -33,7 +33,7 @@ def with_bad_chart(report):
     section = Section("Energy")
     figure, axes = plt.subplots()
     axes.set_title(r"$\frac{$", parse_math=True)
-    section.chart(figure, "bad", "a chart that cannot be drawn")
+    section.chart([figure], "bad", "a chart that cannot be drawn")
     return section
 
 
