@@ -45,7 +45,7 @@ SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "se
 NUMBERS, OBJECTS = {"explain", "judge", "report", "tasks", "train"}, {"as_found", "identity"}
 # Test files of texts and of tables that are published, which no other version changes.
 ONCE = {"benchmarks", "docs", "docs_attention", "docs_tables", "house", "kept_share"}
-ONCE |= {"lines", "notebooks_as_files", "outputs", "style", "style_of_tests"}
+ONCE |= {"docs_weights", "lines", "notebooks_as_files", "outputs", "style", "style_of_tests"}
 # Test files that take longest, in order. They come first, so that two processes of tests end
 # together.
 LONGEST = (
