@@ -16,11 +16,18 @@ from conftest import ENVIRONMENT, EXPERIMENTS, ROOT, read_json
 from golden import trace
 
 FOLDER = ROOT / "tests/golden"
-GOLDEN = read_json(FOLDER / "cpu.json")
-ON_GPU = {}  # traces of a notebook and of others that the same GPU recorded
-for file in FOLDER.glob("gpu*.json"):
-    traces = read_json(file)
-    ON_GPU |= dict.fromkeys({name.partition("/")[0] for name in traces} - {"machine"}, traces)
+
+
+def by_notebook(pattern):
+    """Return {notebook: its traces and others that the same machine recorded}."""
+    found = {}
+    for file in FOLDER.glob(pattern):
+        traces = read_json(file)
+        found |= dict.fromkeys({name.partition("/")[0] for name in traces} - {"machine"}, traces)
+    return found
+
+
+ON_CPU, ON_GPU = by_notebook("cpu*.json"), by_notebook("gpu*.json")
 HERE = {
     "torch": torch.__version__,
     "cpu": platform.machine(),
@@ -61,11 +68,11 @@ def recorded_anew(folder, names, *options, hidden=""):
     return read_json(folder / "new.json")
 
 
-def assert_same(names, new, golden=GOLDEN, here=HERE):
+def assert_same(names, new, recorded=ON_CPU, here=HERE):
     assert sorted([*names, "machine"]) == sorted(new)
-    same_machine = here.items() <= golden["machine"].items()
     for name in names:
-        if same_machine:
+        golden = recorded[name.partition("/")[0]]
+        if here.items() <= golden["machine"].items():
             assert golden[name] == new[name], (
                 f"{name}: {trace.first_difference(golden[name], new[name])}"
             )
@@ -78,7 +85,6 @@ def assert_near(name, old, new):
     skipped steps.
 
     A loss that was recorded as NaN may be finite elsewhere, so nothing is compared from there on.
-    The machine that recorded the GPT's compiled steps in fp32 made NaN of them, and no other has.
     """
     if "steps" not in old:  # of a loop
         for mode, record in old.items():
@@ -136,7 +142,7 @@ def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
 def test_eager_and_graph_steps_on_a_gpu_are_the_recorded_ones(name, tmp_path):
     new = recorded_anew(tmp_path, [name], "--executions", "eager", "cuda_graph", hidden=None)
     names = traces_of(name, trace.modes_of(name), ("eager", "cuda_graph"))
-    assert_same(names, new, ON_GPU[name], {one: new["machine"][one] for one in ("torch", "gpu")})
+    assert_same(names, new, ON_GPU, {one: new["machine"][one] for one in ("torch", "gpu")})
 
 
 def test_every_trace_has_been_recorded():
@@ -145,7 +151,7 @@ def test_every_trace_has_been_recorded():
         for one in EXPERIMENTS
         for name in traces_of(one, [*trace.MODES, "loop"], trace.EXECUTIONS)
     }
-    assert set(GOLDEN) - {"machine"} == wanted
+    assert set().union(*ON_CPU.values()) - {"machine"} == wanted
     on_gpu = {
         name for one in ON_GPU for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)
     }
@@ -154,8 +160,9 @@ def test_every_trace_has_been_recorded():
 
 def test_a_step_that_differs_is_found():
     name = "lstm_language_model/amp_fp16/eager"
-    changed = json.loads(json.dumps(GOLDEN[name]))
+    golden = ON_CPU["lstm_language_model"][name]
+    changed = json.loads(json.dumps(golden))
     changed["steps"][1][0] = (float.fromhex(changed["steps"][1][0]) * 1.3).hex()
-    assert trace.first_difference(GOLDEN[name], changed).startswith("step 1: ")
+    assert trace.first_difference(golden, changed).startswith("step 1: ")
     with pytest.raises(AssertionError, match="step 1"):
-        assert_near(name, GOLDEN[name], changed)
+        assert_near(name, golden, changed)
