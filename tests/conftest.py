@@ -40,18 +40,17 @@ if not torch.cuda.is_available():
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "security", "studies"}
-# Rooms whose tests compare numbers, which may change with a package, but not with Python.
-NUMBERS = {"explain", "judge", "report"}
+# Rooms whose tests compare numbers, which may change with a package, but not with Python, and their
+# files that look into Python's own objects.
+NUMBERS, OBJECTS = {"explain", "judge", "report", "tasks", "train"}, {"as_found", "identity"}
+# Test files of texts and of tables that are published, which no other version changes.
+ONCE = {"benchmarks", "docs", "docs_attention", "docs_tables", "house", "kept_share"}
+ONCE |= {"docs_weights", "lines", "notebooks_as_files", "outputs", "style", "style_of_tests"}
 # Test files that take longest, in order. They come first, so that two processes of tests end
 # together.
 LONGEST = (
-    "own_model_on_gpu",
-    "faults",
-    "golden",
-    "notebooks",
-    "ray_cluster",
-    "cli",
-    "experiment",
+    *("own_model_on_gpu", "faults", "ray_cluster", "diagnose", "own_model_is_as_given", "golden"),
+    *("one_door", "golden_figures", "notebooks", "security", "standalone", "cli", "experiment"),
     "summary",
 )
 
@@ -80,6 +79,12 @@ def refuses(words=None):
     with pytest.raises(UserError, match=words) as stopped:
         yield stopped
     assert "\n" not in str(stopped.value)
+
+
+def on_request(cases, *rare):
+    """Return the cases of a test, of which the rare ones are run where `exhaustive` is asked for."""
+    marks = [pytest.mark.exhaustive]
+    return [pytest.param(one, marks=marks * (one in rare)) for one in cases]
 
 
 def seeded(seed):
@@ -116,11 +121,12 @@ def pytest_collection_modifyitems(items):
     """Mark what is slow, skip what cannot run here, and put first what takes longest."""
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     for item in items:
-        if item.path.stem.removeprefix("test_") in SLOW or any(
-            map(item.get_closest_marker, ("exhaustive", "release"))
-        ):
+        name = item.path.stem.removeprefix("test_")
+        if name in SLOW or any(map(item.get_closest_marker, ("exhaustive", "release"))):
             item.add_marker("slow")
-        if item.path.parent.name in NUMBERS:
+        if name in ONCE:
+            item.add_marker("once")
+        if item.path.parent.name in NUMBERS and name not in OBJECTS:
             item.add_marker("any_python")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no GPU"))

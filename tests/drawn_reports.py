@@ -1,6 +1,5 @@
 """Reports for the tests: the executed summary, and the sections of made-up records."""
 
-from matplotlib.colors import to_hex
 from notebook_outputs import outputs_of
 
 from mixed_precision_study.report.section import Sentence, Table
@@ -49,25 +48,6 @@ def said_in(section):
 def rows_in(section):
     """Return the tables of a section, each a list of rows."""
     return [part.rows for part in parts_of(section, Table)]
-
-
-def drawn_bars(figure):
-    """Return (length, label, colour) of each bar of a figure of draw_bars() from above; all begin at 0."""
-    (axes,) = figure.axes
-    assert axes.get_xlim()[0] == 0 and {bar.get_x() for bar in axes.patches} <= {0}
-    labels = {}
-    for text in axes.texts:
-        labels.setdefault(text.get_position()[1], []).append(text.get_text())
-    bars = sorted(axes.patches, key=lambda bar: bar.get_y())
-    found = zip([bar.get_y() + bar.get_height() / 2 for bar in bars], bars, strict=True)
-    return [
-        (
-            bar.get_width(),
-            labels[min(labels, key=lambda y, at=at: abs(y - at))][1],
-            to_hex(bar.get_facecolor()),
-        )
-        for at, bar in found
-    ]
 
 
 def all_parts(tables):

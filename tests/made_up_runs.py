@@ -1,9 +1,13 @@
 """Made-up runs of a comparison whose answers are known, for the tests of the judgement."""
 
+from pathlib import Path
+
 import numpy as np
+import yaml
 
 from mixed_precision_study.store.record import flat_record, new_record
 
+CASES = yaml.safe_load((Path(__file__).parent / "judge/cases.yaml").read_text())
 PARAMETERS = {
     "dataset": "cifar10",
     "model": "resnet18",

@@ -1,9 +1,7 @@
 """README, docs and the pages of results: their length, their lines to copy, their numbers."""
 
 import re
-from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import quoted
@@ -89,12 +87,6 @@ def test_a_page_has_no_wide_table_and_no_long_sentence(path):
     assert [one for one in sentences_of(text) if words_of(one) > 25] == []
 
 
-def test_a_wide_table_and_a_long_sentence_are_found():
-    assert width_of("|a|b|\n|---|---|\n|abc|`de`|\n") == pytest.approx(2 * 27 + 7 * 8.7)
-    assert longest(" [resnet-18](a/long/address.md)<!--name--> ") == longest("resnet-")
-    assert [words_of(one) for one in sentences_of("One is. Two, it is (so)\n- Three.")] == [2, 4, 1]
-
-
 @pytest.mark.parametrize("path", ANSWERS, ids=lambda path: path.stem)
 def test_an_answer_has_its_form_and_length(path):
     title, _, answer, *_ = path.read_text().splitlines()
@@ -173,31 +165,6 @@ def test_the_lines_of_the_readme_train(monkeypatch):
     finally:
         torch.set_float32_matmul_precision("highest")
     assert names["loss"].item() < 0.8 * before
-
-
-def test_the_lines_for_an_lstm_train(monkeypatch):
-    """A stand-in for the graph does what a replay does: it makes the gradients anew."""
-    model, optimizer, loss_function, batches = small_problem("cpu")
-    names = names_of(model, optimizer, loss_function, batches)
-
-    class Graph:
-        def replay(self):
-            optimizer.zero_grad()
-            names["forward_and_backward"]()
-
-    stand_ins = {
-        "CUDAGraph": Graph,
-        "Stream": Mock,
-        "current_stream": Mock,
-        "synchronize": Mock,
-        "graph": nullcontext,
-        "stream": nullcontext,
-    }
-    for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    before = loss_function(model(batches[0][0]), batches[0][1]).item()
-    exec(code_of(LINES).replace('"cuda"', '"cpu"'), names)
-    assert loss_function(model(batches[0][0]), batches[0][1]).item() < 0.8 * before
 
 
 @pytest.mark.gpu

@@ -1,19 +1,13 @@
-"""The badges and the generated tables, kept in step with the documents, and the copy of an
-executed notebook.
-"""
+"""The badges and the generated tables, kept in step with the documents."""
 
 import csv
 import re
 import shutil
 import subprocess
 
-import executed
-import figures
-import nbformat
 import pytest
-import quoted
 import tables
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
+from conftest import NOTEBOOKS, ROOT
 
 from mixed_precision_study import __version__
 
@@ -48,17 +42,6 @@ def test_each_column_of_ratios_csv_is_said_once():
     with (ROOT / "outputs/main/reference-h100/ratios.csv").open() as opened:
         written = next(csv.reader(opened))
     assert sorted(said) == sorted({*written, "axis", "arm", "base"})
-
-
-def test_each_number_is_read_by_a_document():
-    documents = {path: path.read_text() for path in tables.pages(ROOT)}
-    own = {path: quoted.quoted(path, text, ROOT / "outputs") for path, text in documents.items()}
-    read = {
-        name
-        for path, text in documents.items()
-        for name in set(tables.INLINE.findall(text)) - own[path].keys()
-    }
-    assert figures.numbers(ROOT / "outputs").keys() == read
 
 
 @pytest.mark.parametrize(
@@ -100,14 +83,6 @@ def tagged(copy):
     return copy
 
 
-def test_without_the_tag_nothing_is_written(copy, capsys):
-    before = {name: (copy / name).read_text() for name in COPIED}
-    with pytest.raises(SystemExit):
-        tables.main(["--repository", "someone/study"], root=copy)
-    assert f"git tag v{__version__}" in capsys.readouterr().err
-    assert {name: (copy / name).read_text() for name in COPIED} == before
-
-
 NAME = "An-Other/c.d"
 URL = f"https://github.com/{NAME}"
 PLACES = (
@@ -134,65 +109,3 @@ def test_a_repository_fills_badges_and_addresses(renamed):
     assert readme.index(f"({URL}/actions/workflows/tests.yml)") < readme.index("**")
     assert "(https://an-other.github.io/c.d/)" in readme
     assert all(f"{place}{tables.FIRST}" in readme for place in PLACES)
-
-
-def test_a_repository_fills_finders(renamed):
-    start = (renamed / "docs/start.md").read_text()
-    assert "someone" not in start
-    for one in (*EXPERIMENTS, "summary"):
-        notebook = (renamed / f"notebooks/{one}.ipynb").read_text()
-        for place in PLACES:
-            assert f"{place}{one}.ipynb" in notebook and f"{place}{one}.ipynb" in start
-        assert f"git+{URL}@v{__version__}" in notebook  # pip gets the code from there at last
-        assert "someone" not in notebook
-
-
-@pytest.fixture(scope="module")
-def before():
-    """A notebook as papermill leaves it: with its metadata, a printed line and a warning in
-    every cell.
-    """
-    notebook = nbformat.read(NOTEBOOKS / "cifar_resnet.ipynb", as_version=4)
-    notebook.metadata["papermill"] = {"output_path": "/somewhere/out.ipynb"}
-    for cell in notebook.cells:
-        cell.metadata["papermill"] = {"start_time": "now"}
-        if cell.cell_type == "code":
-            printed = "printed by the cell, see ../../home/me/outputs or https://a.org/b/c"
-            streams = (("stdout", printed), ("stderr", "a warning"))
-            cell.outputs = [
-                nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams
-            ]
-        if cell.id == "results":
-            answer = {"text/markdown": "the answer", "text/plain": "the answer"}
-            cell.outputs += [nbformat.v4.new_output("display_data", answer)]
-    return notebook
-
-
-@pytest.fixture(scope="module")
-def after(before, tmp_path_factory):
-    """The text of its copy."""
-    folder = tmp_path_factory.mktemp("executed")
-    nbformat.write(before, folder / "executed.ipynb")
-    paths = [str(folder / "executed.ipynb"), str(folder / "copy.ipynb")]
-    assert executed.main([*paths, "Made-up data."]) == 0
-    return (folder / "copy.ipynb").read_text()
-
-
-def test_the_result_comes_first(after):
-    cells = nbformat.reads(after, as_version=4).cells
-    heads = [cell.source.splitlines()[0] for cell in cells[:4]]
-    assert heads[0].startswith("# ") and heads[2:] == ["## Result", "show(records)"]
-    assert cells[1].source.startswith("**the answer**\n\nMade-up data.\n\n")
-    assert after.count("the answer") == 1
-    assert cells[-1].id == "finder"
-
-
-def test_a_copy_loses_no_cell_and_names_no_folder(before, after):
-    copy = nbformat.reads(after, as_version=4)
-    sources = {cell.source for cell in copy.cells if cell.id not in ("note", "where")}
-    assert sources == {cell.source for cell in before.cells}
-    assert "papermill" not in copy.metadata
-    assert "/somewhere" not in after and "a warning" not in after
-    assert "see outputs or https://a.org/b/c" in after
-    count = sum(cell.cell_type == "code" for cell in before.cells)
-    assert after.count("printed by the cell") == count

@@ -22,9 +22,7 @@ from mixed_precision_study.experiment import (
     NOT_ABOUT_INFERENCE,
     NOT_ASKED,
     Experiment,
-    Gpu,
     Metric,
-    describe,
     explain,
     guarded,
 )
@@ -33,7 +31,6 @@ from mixed_precision_study.parameters import (
     Diverged,
     Unsupported,
     UserError,
-    error_line,
     own_parameters,
 )
 from mixed_precision_study.store import record as records
@@ -122,19 +119,6 @@ def test_a_run_begins_without_workspaces_and_old_peaks(monkeypatch):
     assert (
         read_json(Path("out") / f"{record.run_id}.json")["run"]["status"] == record.status == "ok"
     )
-
-
-def test_an_error_becomes_a_line_that_ends_with_a_sentence():
-    memory = (
-        "CUDA out of memory. Tried to allocate 2 GiB. "
-        + "Of it 1 GiB is free. " * 20
-        + "See the documentation"
-    )
-    line = error_line(RuntimeError(memory))
-    assert (
-        350 < len(line) <= 400 and line.endswith("1 GiB is free.") and line[14:].strip() in memory
-    )
-    assert error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
 
 
 PLACES = torch.randn(96, 2, generator=seeded(0))
@@ -271,7 +255,7 @@ def losses_of(precisions):
     return {record.precision: record.train_loss for record in records}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_together_and_alone_have_the_same_losses():
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         together, *alone = pool.map(
@@ -301,9 +285,10 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     )
     with torch._dynamo.config.patch(recompile_limit=1):
         records = make_experiment(make=lambda: Counting(2, 2), parameters=given).run()
-        given["execution"] = "eager"  # where its owner compiled a part of the model
+        # where its owner compiled a part of the model
+        given |= {"execution": "eager", "precisions": ["fp32"]}
         own = make_experiment(make=lambda: torch.compile(Counting(2, 2)), parameters=given).run()
-    assert [record.status for record in records + own] == ["failed", "failed", "ok", "ok"]
+    assert [record.status for record in records + own] == ["failed", "failed", "ok"]
     assert all("FailOnRecompileLimitHit" in record.reason for record in records)
     assert len(resets) >= 2  # before each
 
@@ -328,23 +313,6 @@ def test_after_training_sees_the_model_and_changes_nothing():
     for record in records:
         trained = zip(seen[record.precision], trainers[record.precision].weights, strict=True)
         assert all(torch.equal(a, b) for a, b in trained)
-
-
-def test_parameters_may_be_a_namespace_of_ones_own(capsys):
-    own = SimpleNamespace(
-        **vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3
-    )
-    metric = Metric("accuracy", better="higher")
-    experiment = Experiment(
-        "points", own, Points(), make_model, point_loss, accuracy, metric, gpu=Gpu(CPU, {})
-    )
-    assert experiment.parameters is own
-    assert [(record.status, record.profile_reason) for record in experiment.run()] == [
-        ("ok", "no GPU")
-    ]
-    capsys.readouterr()
-    describe(nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
-    assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
 
 
 def test_a_training_is_written_before_it_is_explained(monkeypatch):
@@ -452,14 +420,6 @@ def test_an_explanation_that_fails_costs_no_record(monkeypatch):
     kept = records.read_run(Path("outputs") / f"{record.run_id}.json")
     assert (kept["status"], len(kept["epoch_seconds"])) == ("ok", 2)
     assert kept["profile_reason"].startswith("ZeroDivisionError")
-
-
-def test_an_explanation_counts_among_the_runs_of_its_process():
-    experiment = make_experiment()
-    before = experiment.run()
-    experiment.explain_afterwards(before[0])
-    places = [one.runs_before_in_process for one in (*before, *experiment.run())]
-    assert sorted(place - min(places) for place in places) == [0, 1, 3, 4]
 
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):

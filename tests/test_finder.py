@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ENVIRONMENT, ROOT, code_cells, read_notebook
+from conftest import ENVIRONMENT, ROOT, code_cells, on_request, read_notebook
 from notebook_outputs import cell_errors, executed, papermill
 
 NAME = "mixed_precision_study"
@@ -84,9 +84,15 @@ def of_another_user(folder):
         os.chown(path, 65_534, 65_534)
 
 
-@pytest.mark.parametrize("change", [open_to_all, of_another_user])
-@pytest.mark.parametrize("form", ["package", "module", "clone"])
-@pytest.mark.parametrize("below", ["", "user/work"], ids=["there", "below"])
+@pytest.mark.parametrize(
+    "change, form, below",
+    [
+        (open_to_all, "package", ""),
+        (open_to_all, "module", "user/work"),
+        (of_another_user, "clone", "user/work"),
+        (of_another_user, "module", ""),
+    ],
+)
 def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form, below):
     """Neither from the notebook's folder nor from above it; what is installed comes first, else
     a sentence.
@@ -112,17 +118,6 @@ def test_code_that_others_may_write_is_never_run(clones, tmp_path, change, form,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_package_alone_is_no_clone_and_a_clone_of_ones_own_is(clones, tmp_path):
-    (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / "__init__.py").write_text("raise SystemExit('not this one')")
-    (tmp_path / "work").mkdir()
-    told = {
-        "PYTHONPATH": str(clones[0][0]),
-        "JPY_SESSION_NAME": str(tmp_path / "work/my.ipynb"),
-    }
-    assert find(tmp_path / "work", **told)[:2] == (0, clones[0][2])
-
-
 def test_the_first_cells_need_the_standard_library_alone():
     """In an environment without anything, the finder ends well and the packages are named."""
     code = (
@@ -141,7 +136,7 @@ def test_the_first_cells_need_the_standard_library_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("alone", on_request([False, True], True))
 def test_papermill_runs_the_code_of_the_notebooks_clone(clones, tmp_path, alone):
     (_, notebook, record), (second, *_) = clones
     notebook = shutil.copy(notebook, tmp_path) if alone else notebook

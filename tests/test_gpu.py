@@ -33,7 +33,6 @@ from small_training import small_network as network
 from torch import nn
 
 from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, explain, guarded
-from mixed_precision_study.explain.inference import measure_inference
 from mixed_precision_study.explain.memory_breakdown import read_memory_breakdown
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.energy import summarise_gpu
@@ -47,7 +46,6 @@ from mixed_precision_study.store.record import new_record
 from mixed_precision_study.store.variables import STUDY_ENV
 from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
-from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
 from mixed_precision_study.train.step import allow_search, timed_epoch, warm_up
 
@@ -286,22 +284,6 @@ def test_training_on_batches_ahead_is_training_on_plain_ones(execution):
         assert record.host_syncs_per_step == 0
         losses.append(record.train_loss)
     assert losses[1] == pytest.approx(losses[0], rel=CLOSE["fp32"])
-
-
-@pytest.mark.parametrize("loader", ["gpu", "workers"])
-def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
-    options = {"loader": loader, "batch_size": 100, "num_workers": 0, "max_steps": 20}
-    experiment = experiment_of("cifar_resnet", dataset="synthetic", **options)
-    assert experiment.data.prefetch
-    lists = []
-    for ahead in (False, True):
-        torch.manual_seed(0)
-        batches = experiment.batches(1, "o2_fp16", 100, ahead=ahead)
-        lists.append([tuple(part.clone() for part in batch) for batch in batches])
-    assert {images.dtype for given in lists for images, _ in given} == {torch.float16}
-    assert len(lists[0]) == 20
-    for plain, other in zip(*lists, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
 
 
 # What differs in the last bits is rounded to TF32 or 16 bits in the next step, and some kernels add
@@ -588,27 +570,6 @@ def test_a_graphs_peak_is_near_eager_modes():
     assert peaks[2] == pytest.approx(peaks[1], abs=2)
 
 
-def test_inference_holds_neither_data_nor_optimizer():
-    used = {}
-    for precision in ("fp32", "amp_bf16"):
-        release_memory()
-        experiment, trainer, batches, record = resnet(512, precision, steps=5)
-        trainer.step(next(batches()))
-        record.batch_size_used = 512
-        release_memory()
-        measure_inference(record, trainer, batches(), experiment.infer)
-        weights = (
-            sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()])
-            / 2**20
-        )
-        used[precision] = record.inference_memory_mib
-        most = record.peak_allocated_with_warmup_mib - record.data_on_device_mib - 2 * weights
-        assert weights < used[precision] < most
-        del experiment, trainer, batches
-    print(f"memory of inference, MiB: {used}")
-    assert used["amp_bf16"] < used["fp32"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
 def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monkeypatch):
@@ -633,32 +594,6 @@ def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monke
     for name in ("flops_per_step", "ledger_parameters_mib"):
         assert getattr(afterwards, name) == getattr(at_once, name)
     assert afterwards.peak_allocated_mib == pytest.approx(at_once.peak_allocated_mib, rel=0.02)
-
-
-@pytest.mark.slow
-# because ceilings are part of the explanation, and beside others they are not measured
-@pytest.mark.alone
-def test_a_graphs_peak_is_the_same_after_another_run():
-    quick = {
-        "dataset": "synthetic",
-        "epochs": 1,
-        "max_steps": 30,
-        "generate_words": 0,
-        "precisions": ["amp_fp16"],
-    }
-    peaks = []
-    release_memory()  # what the test before has left
-    for _ in range(3):
-        (record,) = run_cells("lstm_language_model", "run", execution="cuda_graph", **quick)[
-            "records"
-        ]
-        assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
-        peaks.append(record.peak_allocated_mib - record.data_on_device_mib)
-        del record
-        release_memory()
-    print(f"peak above the data, MiB: {', '.join(f'{peak:.1f}' for peak in peaks)}")
-    # the first may make a library's workspace
-    assert max(peaks[1:]) - min(peaks[1:]) < 2 and max(peaks) == peaks[0]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o2_fp16"])
@@ -710,19 +645,6 @@ def record_of(notebook, **given):
     return record
 
 
-@pytest.mark.parametrize("dtype", [FORWARD, GRADIENT])
-def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype):
-    supported("fp8")
-    torch.manual_seed(0)
-    a = scaled(torch.randn(704, 512, device=GPU), dtype)
-    b = scaled(torch.randn(256, 512, device=GPU), FORWARD)
-    exact = (a.values.double() * a.scale.double()) @ (b.values.double() * b.scale.double()).t()
-    for fast in (False, True):
-        error = (product(a, b, fast).double() - exact).abs().max() / exact.abs().max()
-        print(f"{dtype}, fast: {fast}: largest error {error:.1e} of the largest value")
-        assert error < (0.02 if fast else 0.005)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "execution", [pytest.param("eager", marks=pytest.mark.alone), "compile_cuda_graph"]
@@ -743,31 +665,6 @@ def test_a_transformer_trains_in_fp8_as_in_bf16(
         assert fp8.fp8_kernel_fraction > 0.02
         assert fp8.tensor_core_fraction >= fp8.fp8_kernel_fraction
         assert fp8.ceiling_matmul_tflop_per_second > 800 or "H" not in fp8.gpu_name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "o2_fp16", "bf16_true"])
-def test_adamw_as_a_graph_trains_as_in_eager_mode(precision):
-    supported(precision)
-    losses = []
-    for execution in ("eager", "cuda_graph"):
-        given = {
-            "dataset": "synthetic",
-            "epochs": 2,
-            "max_steps": 30,
-            "batch_size": 64,
-            "optimizer": "adamw",
-        }
-        # 0: it is explained
-        given |= {"lr": 0.0005, "execution": execution, "repeat": int(precision != "bf16_true")}
-        record = record_of("cifar_resnet", **given, precisions=[precision])
-        losses.append(record.train_loss)
-        assert record.host_syncs_per_step == (
-            1 if (execution, precision[-4:]) == ("eager", "fp16") else 0
-        )
-        if precision == "bf16_true":
-            assert record.update_reason is None and 0 <= record.lost_update_fraction <= 1
-    assert losses[1] == pytest.approx(losses[0], rel=0.03)
 
 
 def test_with_the_devices_scaler_no_step_waits():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ENVIRONMENT, ROOT
+from conftest import ENVIRONMENT, ROOT, on_request
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
@@ -153,11 +153,11 @@ STALE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", STALE.values(), ids=STALE)
-def test_variables_of_a_run_that_is_over_end_nothing(given):
+@pytest.mark.parametrize("name", on_request(STALE, "no number", "only some"))
+def test_variables_of_a_run_that_is_over_end_nothing(name):
     code = f"import {NAME}.store.record as r, time; time.sleep(3); print('alive', r.given_study())"
     variables = {
-        f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in given.items()
+        f"{NAME.upper().rpartition('_')[0]}_{name}": value for name, value in STALE[name].items()
     }
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, "-c", code]

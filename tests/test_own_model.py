@@ -14,7 +14,7 @@ import warnings
 import numpy
 import pytest
 import torch
-from conftest import refuses, seeded
+from conftest import on_request, refuses, seeded
 from small_training import sgd_trainer
 from torch import nn
 from torch.backends import cudnn
@@ -116,7 +116,7 @@ def flat(batch):
 
 
 @pytest.mark.any_python
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", on_request(FORMS, "one int", "NumPy number", "strings"))
 def test_compute_loss_sees_each_batch_as_it_was_given(form):
     batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
     given = [flat(batch) for batch in batches]

@@ -17,7 +17,6 @@ from mixed_precision_study.parameters import (
     checked,
     declared_by,
     own_parameters,
-    parameters_cell,
 )
 from mixed_precision_study.runner.plan import parameters_of
 
@@ -37,18 +36,6 @@ def test_every_default_passes_its_own_check(name):
         cell.items() <= defaults.items()
         and defaults.keys() == Common.model_fields.keys() | cell.keys()
     )
-
-
-def test_common_parameters_are_shown_as_a_cell():
-    for kind in (Common, OwnExperiment):
-        values = {}
-        exec(parameters_cell(kind), values)
-        assert {key: values[key] for key in kind.model_fields} == kind().model_dump()
-    assert all(
-        field.description and "\n" not in field.description
-        for field in OwnExperiment.model_fields.values()
-    )
-    assert "lr" not in assignments(parameters_cell(Common, without=["lr"]))
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,7 @@ def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
         {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4},
     )
     parameters |= {"precisions": ["fp32"], "model": "resnet10t", "loader": "workers"}
+    parameters["num_workers"] = 1
     (tmp_path / f"{name}.ipynb").write_text(
         standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package())
     )

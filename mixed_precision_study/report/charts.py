@@ -79,7 +79,7 @@ def picture_of(figures: list[Figure]) -> bytes:
             whole.paste(image, (place * wide, top))
     small = io.BytesIO()
     palette = whole.quantize(COLOURS_OF_A_PNG, dither=PIL.Image.Dither.NONE)
-    palette.save(small, format="png")
+    palette.save(small, format="png", optimize=True)
     return small.getvalue()
 
 

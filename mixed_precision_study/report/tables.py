@@ -673,13 +673,13 @@ def flattened(record: dict) -> dict:
 
 
 def csv_of(table: DataFrame) -> bytes:
-    """Return a table as CSV.
+    """Return a table as CSV. Numbers have eight digits, because nothing is measured more exactly.
 
     A text that a spreadsheet would run as a formula begins with an apostrophe.
     """
     texts = table.select_dtypes(["object", "string"]).columns
     table = table.assign(**{name: table[name].map(inert) for name in texts}).rename(columns=inert)
-    return table.convert_dtypes().to_csv(index=False).encode()
+    return table.convert_dtypes().to_csv(index=False, float_format="%.8g").encode()
 
 
 def inert(value: object) -> object:

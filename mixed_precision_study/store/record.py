@@ -64,6 +64,7 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 # Settings in which runs of one comparison may differ; of the data what was used is compared, not
 # what was asked for.
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
+ADDED = {"moments": "as_weights"}  # a parameter that older records lack, as they trained
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
@@ -651,7 +652,7 @@ def comparison_key(record: dict) -> tuple:
     same = {name: record[name] for name in SAME} | {"dataset_used": used}
     named = {
         f"{name} (parameter)" if name in SAME else name: value
-        for name, value in record["settings"].items()
+        for name, value in {**ADDED, **record["settings"]}.items()
         if name not in OF_ONE_RUN
     }
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}

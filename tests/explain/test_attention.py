@@ -9,10 +9,8 @@ import pytest
 import torch
 from conftest import run_cells
 from explained_training import make_record
-from torch._functorch import config
 from torch._subclasses import FakeTensorMode
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
 
 from mixed_precision_study.explain.attention import (
@@ -94,19 +92,6 @@ def test_switches_force_a_backend_in_eager_mode_and_compiled(compiles):
 def enabled(name):
     word = "mem_efficient" if name == "efficient" else name
     return getattr(torch.backends.cuda, f"{word}_sdp_enabled")()
-
-
-@pytest.mark.slow
-def test_the_cache_of_compiled_models_knows_no_switch():
-    """That is why the suite compiles without this cache, and sets switches."""
-    with config.patch(enable_autograd_cache=True):
-        ran, inputs = [], torch.randn(2, 4, 16, 16, requires_grad=True)
-        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
-            torch._dynamo.reset()
-            with sdpa_kernel(backend):
-                call = torch.compile(lambda x: functional.scaled_dot_product_attention(x, x, x) + 3)
-                ran.append(operations(lambda call=call: call(inputs)))
-    assert ran == [True, True]  # where the second one asked for plain arithmetic
 
 
 def test_what_names_no_backend_changes_no_switch():

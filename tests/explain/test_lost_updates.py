@@ -1,17 +1,13 @@
 """What 16-bit weights lose to rounding, and stochastic rounding, which loses nothing on average."""
 
-import lost_updates as benchmark
 import pytest
 import torch
 from explained_training import Weights, linear_loss, make_record
 from small_training import sgd_trainer
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
 from mixed_precision_study.train.device_optimizer import (
-    DeviceAdamW,
-    DeviceSGD,
-    on_device,
     rounded_at_random,
 )
 
@@ -83,28 +79,3 @@ def test_rounding_at_random_is_right_on_average():
     kept = torch.tensor([0.0, 1.0, -2.5, float("inf"), -float("inf")])
     assert torch.equal(rounded_at_random(kept).float(), kept)
     assert rounded_at_random(torch.tensor([float("nan")])).isnan().all()
-
-
-def test_only_bf16_weights_are_rounded_at_random():
-    assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, SGD)
-    for kind, ours in ((SGD, DeviceSGD), (AdamW, DeviceAdamW)):
-        device = on_device(
-            kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), "stochastic"
-        )
-        assert type(device) is ours and device.rounding == "stochastic"
-
-
-@pytest.mark.slow
-def test_the_benchmark_shows_a_training_that_stalls(tmp_path):
-    ends = {name: benchmark.train(300, 100, **options) for name, options in benchmark.MODES.items()}
-    losses = {name: curve[-1] for name, (curve, _) in ends.items()}
-    assert losses["bf16_true"] > 1.3 * losses["fp32"]
-    assert losses["bf16_true, stochastic"] == pytest.approx(losses["fp32"], rel=0.05)
-    curves, records = ({name: end[part] for name, end in ends.items()} for part in (0, 1))
-    rows = [
-        line.strip("| ").split(" | ") for line in benchmark.table(curves, records, 100).splitlines()
-    ]
-    assert [len(row) for row in (rows[0], *rows[2:])] == [7] * 4 and rows[2][-2:] == ["-", "-"]
-    assert float(rows[3][-1].rstrip("%")) < 30 < 60 < float(rows[4][-1].rstrip("%"))
-    benchmark.draw(curves, 100, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -1,6 +1,7 @@
 """Quality by equivalence: margins and intervals."""
 
 import pytest
+from made_up_runs import CASES
 
 from mixed_precision_study.judge.equivalence import (
     BETTER,
@@ -25,26 +26,7 @@ def named(metric, better):
     return metric | {"metric_margin_is_share": metric["metric_name"] == "perplexity"}
 
 
-@pytest.mark.parametrize(
-    "changes, outcome",
-    [
-        ([0.0, 0.0003, -0.0003, 0.0002, -0.0002], EQUIVALENT),
-        # a loss, and smaller than what counts
-        ([-0.0005, -0.0006, -0.0004, -0.0005, -0.0005], EQUIVALENT),
-        ([0.0, 0.0003, -0.0003], UNKNOWN),  # three seeds never show equality
-        ([0.004, -0.004, 0.002, -0.003, 0.001], UNKNOWN),
-        ([-0.0025, -0.003, -0.0028, -0.0027], WORSE),  # the whole interval lies beyond the margin
-        ([-0.001, -0.0012, -0.0011, -0.0013], UNKNOWN),  # four seeds that agree on a small loss
-        # the interval excludes 0 and holds the margin
-        ([-0.001, -0.004, -0.0035, -0.003], UNKNOWN),
-        ([-0.001, -0.004, -0.0035, -0.003, -0.003], WORSE),
-        ([0.03, 0.031, 0.029], BETTER),
-        # a gain above the margin is not ruled out
-        ([0.003, -0.0005, 0.0025, -0.0003, 0.001], NOT_WORSE),
-        ([0.003, -0.0005, 0.0025, -0.0003], UNKNOWN),  # with four seeds neither is a loss
-        ([-0.03, -0.03], UNKNOWN),
-    ],
-)
+@pytest.mark.parametrize("changes, outcome", CASES["accuracies"])
 def test_outcomes_of_accuracy(changes, outcome):
     found = difference(changes)
     assert found["outcome"] == outcome

@@ -7,7 +7,6 @@ import types
 from importlib.metadata import PackageNotFoundError
 from unittest.mock import Mock
 
-import pytest
 import torch
 from conftest import refuses
 from made_up_nvml import fake_nvml
@@ -47,26 +46,6 @@ def test_the_host_is_told_by_its_name_and_its_gpus(monkeypatch):
         found.add(identity())
     assert len(found) == 4
     environment.host_identity.cache_clear()
-
-
-@pytest.mark.parametrize(
-    "told, name",
-    {
-        "processor\t: 0\nmodel name\t: EPYC 7543 32-Core  \nmodel name\t: B\n": "EPYC 7543 32-Core",
-        "Hardware\t: BCM2835\nModel\t\t: Raspberry Pi 5\n": "Raspberry Pi 5",
-        "processor\t: 0\nmodel\t\t: 85\n": "x86",
-        None: "x86",
-    }.items(),
-)
-def test_the_cpu_has_the_name_that_the_system_tells(monkeypatch, tmp_path, told, name):
-    places = []
-    if told is not None:
-        (tmp_path / "cpuinfo").write_text(told)
-    monkeypatch.setattr(platform, "processor", lambda: "x86")
-    monkeypatch.setattr(
-        environment, "Path", lambda place: places.append(place) or tmp_path / "cpuinfo"
-    )
-    assert (environment.cpu_model(), places) == (name, ["/proc/cpuinfo"])
 
 
 def test_a_gpu_is_described_by_pytorch_and_its_driver(monkeypatch):

@@ -1,14 +1,12 @@
 """Memory: use of the device, and peaks of the allocator."""
 
 import types
-import weakref
 
 import pytest
 import torch
 from explained_training import MIB, make_record
 
 from mixed_precision_study.measure.memory import (
-    clear_tracebacks,
     read_context,
     read_device_memory,
     read_peaks,
@@ -83,20 +81,3 @@ def test_peaks_are_the_highest_of_all_epochs(
             read_device_memory(record, GPU)
         assert tuple(getattr(record, name) for name in (*names, "device_used_mib")) == highest
     assert record.ledger_slack_mib == 8 - 9
-
-
-def test_the_tensors_of_both_errors_are_freed():
-    held = []
-
-    def fail(error):
-        tensor = torch.ones(2)
-        held.append(weakref.ref(tensor))
-        raise error
-
-    try:
-        fail(ValueError())
-    except ValueError:
-        with pytest.raises(KeyError) as raised:
-            fail(KeyError())
-    clear_tracebacks(raised.value)
-    assert [one() for one in held] == [None, None]

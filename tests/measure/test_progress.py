@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 from mixed_precision_study.measure.progress import progress
 
@@ -33,13 +32,3 @@ def test_progress_is_written_by_a_thread_and_never_by_a_step(tmp_path, monkeypat
     monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(tmp_path / "gone/progress"))
     with progress(1, "nowhere") as bar:  # ends nothing
         bar.n += 1
-
-
-def test_the_line_moves_every_second_without_a_step(capsys):
-    with progress(None, "fp32", seconds=0.05) as shown:
-        for text in ("fp32, first step: compiling", "fp32, warm-up, step 1"):
-            shown.desc, seen, until = text, "", time.monotonic() + 60
-            while seen.count(text) < 3:
-                assert time.monotonic() < until
-                time.sleep(0.01)
-                seen += capsys.readouterr().out

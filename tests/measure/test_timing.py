@@ -1,4 +1,4 @@
-"""Times: the clock of an epoch, percentiles, waits for batches, blocks, and the start of a run."""
+"""Times: the clock of an epoch, percentiles, waits for batches, and blocks."""
 
 import itertools
 import time
@@ -9,7 +9,6 @@ import torch
 from small_training import make_record
 
 from mixed_precision_study.measure.timing import (
-    StartUp,
     count_syncs,
     in_blocks,
     summarise_times,
@@ -72,19 +71,3 @@ def test_waits_while_a_batch_is_made_are_not_counted(monkeypatch):
     assert seen == ["default", *["warn"] * 3]  # only an epoch's order may be waited for
     assert modes[-1] == "default"
     assert count_syncs(take_step, fail, 2, torch.device("cpu")) is None
-
-
-def test_the_first_run_tells_its_start_part_by_part(monkeypatch):
-    pretend_clock(monkeypatch, 3.0, 4.0, 9.0, 9.5, 12.0, 20.0)
-    start, first, second = StartUp(1.0), make_record(), make_record()
-    for part in ("import", "preflight", "data", "import", "model"):
-        start.lap(part)
-    start.end(first)
-    expected = {"import": 2.5, "preflight": 1, "data": 5, "model": 2.5, "warmup": 8}
-    assert first.startup_seconds == 19
-    assert {part: getattr(first, f"startup_{part}_seconds") for part in expected} == expected
-    assert first.startup_reason is None
-    start.end(first)  # its next epoch
-    start.end(second)
-    assert (first.startup_seconds, first.startup_reason) == (19, None)
-    assert second.startup_seconds is None and second.startup_reason

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
 
-from mixed_precision_study.report import results, sections, settings
+from mixed_precision_study.report import results, sections
 from mixed_precision_study.report.charts import ratio_rows
 from mixed_precision_study.report.section import Cards, Chart, File, Heading, Section
-from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
+from mixed_precision_study.report.tables import ON_CPU, bars_of
 from mixed_precision_study.report.words import MEMORY_ONLY, NOT_TRIED
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
@@ -100,13 +100,6 @@ def test_the_figure_of_a_study_opens_its_report(both_ways):
     assert not parts_of(section, Cards)
 
 
-def test_the_table_has_the_ratios_and_ends_of_ratios_csv(both_ways, ratios):
-    (rows,) = rows_in(results.sure_section(both_ways))
-    for row, comparison in zip(rows, both_ways.comparisons.itertuples(), strict=True):
-        one = ratios.loc[(comparison.notebook, comparison.execution, "amp_bf16", "tf32")]
-        assert row["bf16 over TF32"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
-
-
 def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
     """fp16 is faster, but loses; so the card shows the way that is fastest for bf16, and says
     what fp16 loses.
@@ -170,9 +163,6 @@ def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
         section
     )
     assert "2.0 times between machines" in section.finding
-    ways = settings.ways_of(found, settings.ladder_steps(found)).set_index(["added", "precision"])
-    own = ways.loc[[("CUDA graph", "amp_bf16")], ["ratio", "lowest", "highest", "hosts"]]
-    assert own.to_numpy(float).tolist() == [pytest.approx([4.4, 4, 8, 3], rel=0.01)]
     rows = ratio_rows(bars_of(found))
     assert rows.seconds.is_monotonic_decreasing
     (eager,) = rows[rows.ranged].itertuples()
@@ -188,7 +178,7 @@ def of_card(name, capability, **fields):
         yield from runs(0.5, "cuda_graph", notebook, **given)
 
 
-OLD_CARDS = {"Tesla T4": "7.5", "Tesla V100-SXM2-16GB": "7.0", "NVIDIA TITAN Xp": "6.1"}
+OLD_CARDS = {"Tesla T4": "7.5", "NVIDIA TITAN Xp": "6.1"}
 UNCORED = {  # a GPU that is busy with arithmetic without Tensor Cores
     "gpu_busy_fraction": 0.99,
     "kernel_family_fractions": [["matmul", 0.9]],
@@ -223,10 +213,6 @@ def test_a_page_of_a_card_without_bf16_never_asks_for_it(name, tmp_path):
     assert ("fp16 AMP, where the card has" in asked) == (OLD_CARDS[name] >= "7")
 
 
-def test_newer_cards_are_not_called_untried(both_ways):
-    assert NOT_TRIED not in said_in(screen_of(both_ways)[0])
-
-
 def test_nothing_is_judged_on_a_cpu_and_made_up_data_come_first(tmp_path):
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
@@ -243,30 +229,11 @@ def test_nothing_is_judged_on_a_cpu_and_made_up_data_come_first(tmp_path):
     assert said_in(section).strip().startswith("2 of 2 runs trained on made-up data")
 
 
-def test_every_kind_of_folder_has_a_title(tmp_path):
-    failed = [
-        made_up.make_failed("cifar_resnet", name, "oom", "no room") for name in ("fp32", "amp_fp16")
-    ]
-    alone = [made_up.make("cifar_resnet", "fp32")]
-    for place, records in enumerate(
-        (failed, alone, list(runs(names=("fp32", "tf32"), processes=1)))
-    ):
-        found = read_all(tmp_path / str(place), *records)
-        _, title, cards = screen_of(found)
-        assert title and not cards
-    found = Tables(trainings=found.trainings)
-    assert screen_of(found)[1] and sections.drawn(sections.first_screen, found).parts
-
-
 def test_after_slow_eager_runs_the_command_for_a_graph_is_named(tmp_path):
     slow = read_all(tmp_path / "slow", *runs(2.5, gpu_busy_fraction=0.75))
     said = said_in(screen_of(slow)[0])
     assert "(at least 25% idle)" in said and "`python run_all.py quick`" in said
     busy = read_all(tmp_path / "busy", *runs(2.5, gpu_busy_fraction=0.85))
     assert "run_all.py quick" not in said_in(screen_of(busy)[0])
-    both = read_all(tmp_path / "both", *runs(2.5), *runs(1.0, "cuda_graph"))
-    said = said_in(screen_of(both)[0])
-    assert "run_all.py reference -p execution cuda_graph` (ResNet-18)" in said
-    assert "run_all.py quick" not in said
     fast = read_all(tmp_path / "fast", *runs())
     assert "execution cuda_graph" not in said_in(screen_of(fast)[0])

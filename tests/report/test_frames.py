@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from drawn_reports import failures_in, flat, parts_of, read_all, rows_in, write_all
 
-from mixed_precision_study.judge import arms
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
 from mixed_precision_study.report import results, tables
@@ -68,19 +67,6 @@ def test_a_training_is_a_row_of_seconds_and_gib(found):
     assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
 
 
-def test_a_training_is_a_row_of_the_csv_with_all_of_its_record(found):
-    rows, table = found.trainings, read(found, "trainings.csv")
-    assert list(table.run_id) == list(rows.run_id) and "record" not in table
-    assert table.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
-    assert list(table.precision) == list(rows.precision)  # the key, not the name for people
-
-
-def test_a_failed_training_has_no_seconds_and_gib(found):
-    (failed,) = found.trainings[~found.trainings.timed].itertuples()
-    assert (failed.status, failed.reason, failed.comparison) == ("oom", "CUDA out of memory", 0)
-    assert pd.isna(failed.seconds) and pd.isna(failed.gib)
-
-
 def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     assert len(found.ratios) == 3
     names = ["ratio", "low", "high", "saved"]
@@ -91,14 +77,6 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved(found):
     numbers = amp[[*names, "energy"]].tolist()
     assert numbers == pytest.approx([2, 2 / half, 2 * half, 0.5, 0.4], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"]) == (3, FASTER, True)
-
-
-def test_bars_divide_to_their_ratio(found):
-    bars = bars_of(found).set_index("precision")
-    assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
-    ends = bars.loc["amp_fp16", ["seconds_low", "seconds_high", "gib"]].tolist()
-    assert ends == pytest.approx([2 / 1.1, 2 * 1.1, 0.5])
-    assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
 
 
 @pytest.mark.parametrize("many, stands", [(0, False), (3, True)])
@@ -151,33 +129,6 @@ def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
         "low"
     ] is not None
     assert (two["ratio"], two["hosts"]) == (pytest.approx(6**0.5), 2) and two["low"] is not None
-
-
-@pytest.mark.parametrize(
-    "changes, outcome, diverged",
-    [
-        ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", 0),
-        ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1),
-    ],
-)
-def test_quality_over_equal_seeds_stands_in_ratios_csv(tmp_path, changes, outcome, diverged):
-    found = read_all(tmp_path, *made_up.over_seeds(changes))
-    (row,) = found.quality.to_dict("records")
-    assert row["difference"] == pytest.approx(sum(changes[:5]) / 5)
-    assert (row["margin"], row["seeds"], row["diverged"]) == (0.002, 5, diverged)
-    assert (row["outcome"], row["usable"], row["metric"]) == (
-        outcome,
-        outcome != "worse",
-        "accuracy",
-    )
-    (line,) = read(found, "ratios.csv").to_dict("records")
-    assert (line["precision"], line["baseline"], line["model"], line["batch"]) == (
-        "tf32",
-        "fp32",
-        "resnet18",
-        128,
-    )
-    assert (line["ratio"], line["quality_seeds"]) == (pytest.approx(6.1 / 3), row["seeds"])
 
 
 @pytest.mark.parametrize(
@@ -254,15 +205,6 @@ def test_a_gain_as_a_graph_is_noted_in_the_eager_runs(tmp_path):
     assert gains["cuda_graph"] is None
 
 
-def test_equal_runs_are_read_and_compared_with_nothing(tmp_path):
-    equal = [run("amp_bf16", 6.0, number, purpose="aa") for number in range(4)]
-    found = read_all(tmp_path, *equal)
-    assert (len(found.trainings), len(found.comparisons), len(found.ratios)) == (4, 0, 0)
-    for name, columns in tables.TABLE_COLUMNS.items():
-        assert set(columns) == set(getattr(found, name).columns), name
-    assert failures_in(found) == [] and len(read(found, "trainings.csv")) == 4
-
-
 def test_of_machines_with_one_run_id_only_the_stuck_is_marked(tmp_path):
     for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
         gpu = {**made_up.H200, "gpu_uuid": machine}
@@ -301,20 +243,6 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
     assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
 
 
-def test_all_numbers_have_a_linked_row_for_each_precision(found):
-    failed = next(rows for rows in rows_in(results.method_section(found)) if "reason" in rows[0])
-    assert [(row["precision"], row["status"]) for row in failed] == [("bf16 AMP", "oom")]
-    (table,) = parts_of(results.numbers_section(found), Table)
-    rows = table.rows
-    assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16", "bf16"]
-    assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
-    assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1][
-        "s per epoch"
-    ] == "oom"
-    first = found.trainings.drop_duplicates("precision").set_index("precision").path
-    assert table.links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
-
-
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "records.zip/one.json", "javascript:alert(1)", "gone.json"]
 )
@@ -346,9 +274,3 @@ def test_seconds_of_an_epoch_are_one_figure_in_every_place(tmp_path):
     assert results_table([fast])["seconds per epoch"].tolist() == ["3.00"]
     (row,), *_ = rows_in(results.numbers_section(found))
     assert row["s per epoch"] == "4.24"
-
-
-def test_without_pairs_a_ratio_is_that_of_the_bars():
-    own, base = [run("fp32", repeat=1, epoch_seconds=[1.0, 1.0, 4.0])], [run("fp32", 4.0)]
-    found = arms.ratio_between(list(map(flat, own)), list(map(flat, base)))
-    assert (found["ratio"], found["processes"]) == (2.0, 0)

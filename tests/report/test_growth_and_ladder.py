@@ -1,100 +1,11 @@
-"""A setting that grows, the ladder, ways of execution, largest batches and loss scales: values
-of made-up records.
-"""
+"""Losses beside their bar, and largest batches; golden figures hold ladders and what grows."""
 
 import made_up_records as made_up
 import pytest
-from conftest import results
-from drawn_reports import read_all, rows_in
+from drawn_reports import read_all
 
-from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import settings
-from mixed_precision_study.report.tables import read_tables
-from mixed_precision_study.report.words import OUTCOMES
 from mixed_precision_study.store.record import flat_record
-
-# label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
-CLIMBED = (
-    ("fp32", {"precision": "fp32"}, ("fp32", 6.0, "eager", False, 128)),
-    ("TF32", {"precision": "tf32"}, ("tf32", 3.0, "eager", False, 128)),
-    ("AMP", {"precision": ["amp_bf16", "amp_fp16"]}, ("amp_bf16", 2.5, "eager", False, 128)),
-    ("channels_last", {"channels_last": True}, ("amp_bf16", 2.5, "eager", True, 128)),
-    ("compiled", {"execution": "compile"}, ("amp_bf16", None, "compile", True, 128)),  # it failed
-    (
-        "graph",
-        {"execution": "compile_cuda_graph"},
-        ("amp_bf16", 1.25, "compile_cuda_graph", True, 128),
-    ),
-    (
-        "larger batch",
-        {"batch_size": [512, 128, 80]},
-        ("amp_bf16", 0.5, "compile_cuda_graph", True, 512),
-    ),
-)
-STEPS = [{"label": label} | settings for label, settings, _ in CLIMBED]
-
-
-@pytest.fixture(scope="module")
-def climbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("climbed")
-    for *_, (precision, seconds, way, layout, size) in CLIMBED:
-        parameters = {"epochs": 6, "batch_size": size, "execution": way, "channels_last": layout}
-        facts = {"seconds": [seconds or 1.0] * 6, "peak": 700.0, "parameters": parameters}
-        if not seconds:
-            facts |= {"status": "failed", "epoch_seconds": []}
-        made_up.write_processes(made_up.make("cifar_resnet", precision, **facts), folder)
-    return read_all(folder, steps=STEPS)
-
-
-@pytest.fixture(scope="module")
-def steps(climbed):
-    return settings.ladder_steps(climbed)
-
-
-def test_steps_have_their_speed_over_the_first_and_the_last(steps):
-    """The last is the last that ran, because the step before it may have failed."""
-    rows = steps.set_index("label")
-    # a larger batch is another training
-    assert list(rows.index) == [step["label"] for step in STEPS[:-1]]
-    assert rows.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
-    assert rows.gain_ratio.dropna().tolist() == pytest.approx([2, 1.2, 1, 2])
-    assert rows.gain_outcome.dropna().tolist() == [FASTER, FASTER, SAME, FASTER]
-    assert rows.gib["graph"] == pytest.approx((700 - 150) / 1024)
-    assert rows.status["compiled"] == "failed" and rows.seconds.isna()["compiled"]
-
-
-def test_steps_are_in_no_table_of_ways(climbed, steps):
-    section = settings.steps_section(climbed)
-    assert "4.8" in section.finding and len(rows_in(section)[0]) == len(steps)
-    pairs = set(zip(steps.comparison, steps.precision, strict=True))
-    assert not [
-        one
-        for one in settings.ways_of(climbed, steps).itertuples()
-        if {(one.before, one.precision), (one.after, one.precision)} <= pairs
-    ]
-
-
-def test_each_width_is_compared_with_the_next_simpler_precision():
-    found = read_tables(str(results("crossover-h200")))
-    family, _ = settings.families_of(found)  # a Transformer and a ViT
-    pairs = settings.pairs_of(found, family).set_index("precision")
-    medians = found.trainings.groupby(["comparison", "precision"])[
-        ["seconds", "gib", "joules"]
-    ].median()
-    for name, base in {"tf32": "fp32", "amp_bf16": "tf32", "fp8": "amp_bf16"}.items():
-        assert set(pairs.base[name]) == {base}
-        for row in pairs.loc[name].itertuples():
-            shares = medians.loc[(row.comparison, name)] / medians.loc[(row.comparison, base)]
-            assert [1 / row.ratio, row.memory, row.energy] == pytest.approx(
-                list(shares), rel=0.05, nan_ok=True
-            )
-    outcomes = pairs.loc["fp8"].set_index("size").outcome
-    assert [outcomes[width] for width in (200, 512, 2048)] == [
-        OUTCOMES["unsupported"],
-        "slower",
-        "faster",
-    ]
-    assert "1,024" in settings.growth_section(found).finding
 
 
 @pytest.mark.parametrize(
@@ -144,33 +55,3 @@ def test_largest_batches_trained_and_the_next_did_not_fit(tmp_path):
     speed = (50_000 // 512 * 512 / 2.5) / (50_000 // 256 * 256 / 5)  # per sample
     assert rows.ratio["amp_fp16"] == pytest.approx(speed)
     assert "2.0" in settings.growth_section(found).finding
-
-
-def test_a_sweep_has_a_row_for_each_scale_and_two_are_no_sweep(tmp_path):
-    # and the steps that were skipped, of 3 × 391
-    scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}
-    runs = [
-        made_up.make(
-            "cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, skipped_steps=skipped
-        )
-        for scale, skipped in scales.items()
-    ]
-    largest = {"parameters": {"loss_scale": 2.0**20}}
-    overflown = made_up.make_failed(
-        "cifar_resnet", "amp_fp16", "diverged", "every step was skipped", **largest
-    )
-    (rows,) = rows_in(
-        settings.growth_section(read_all(tmp_path, *runs, overflown, over="loss_scale"))
-    )
-    cells = {row["loss scale"]: (row["skipped steps"], row["ended"]) for row in rows}
-    assert list(cells) == ["1", "256", "65,536", "1,048,576", "dynamic"]
-    assert (cells["65,536"], cells["1,048,576"][1]) == (("9.97%", "well"), OUTCOMES["diverged"])
-    assert not settings.growth_section(
-        read_all(tmp_path / "two", *runs[:2], over="loss_scale")
-    ).parts
-
-
-def test_without_anything_to_show_both_are_absent(tmp_path):
-    runs = [made_up.make("cifar_resnet", name) for name in ("fp32", "tf32")]
-    found = read_all(tmp_path, *runs, over="units", steps=STEPS)
-    assert not settings.growth_section(found).parts and len(settings.ladder_steps(found)) == 2

@@ -1,13 +1,11 @@
-"""The sections why, memory, energy and inference: the bars are the figures of the records, and
-titles hold for them.
-"""
+"""The sections why, memory, energy and inference: what their titles say, and where they are absent."""
 
 import made_up_records as made_up
 import pytest
 from drawn_reports import parts_of, read_all
 
 from mixed_precision_study.report import costs
-from mixed_precision_study.report.section import Chart, Table
+from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.tables import Tables
 
 BUSY = [["convolution", 0.25], ["matmul", 0.25], ["normalisation", 0.5]]
@@ -29,27 +27,6 @@ def bars_of(chart):
     rows = sorted({bar.get_y() for bar in axes.patches})
     ends = [(bar.get_y(), bar.get_x(), bar.get_width()) for bar in axes.patches]
     return sorted((rows.index(y), round(left, 6), round(width, 6)) for y, left, width in ends)
-
-
-def test_a_step_is_drawn_in_parts_with_eager_above_the_graph(tmp_path):
-    graph = step("amp_fp16", 1.0, 3.0, "cuda_graph")
-    others = step("fp32", 0.9, 10.0), step("amp_fp16", 0.5), step("fp32", 1.0, 9.0, "cuda_graph")
-    section = costs.why_section(read_all(tmp_path, graph, *others))
-    (chart,) = parts_of(section, Chart)
-    # fp32, fp16, and as graphs
-    steps = [(4.5, 4.5, 1.0), (2.0, 2.0, 4.0), (4.5, 4.5, 0.0), (1.5, 1.5, 0.0)]
-    widths = [width for *_, width in bars_of(chart)]
-    assert [tuple(widths[place : place + 3]) for place in range(0, 12, 3)] == steps
-    assert bars_of(chart)[3:6] == [(1, 0, 2), (1, 2, 2), (1, 4, 4)]
-    assert section.finding.endswith("eager 50%, CUDA graph 0%")
-    table, kernels = parts_of(section, Table)
-    assert (
-        len(kernels.rows) == 4
-        and sum(row["where"].count(one) for row in table.rows for one in ("fp32", "fp16")) == 4
-    )
-    (row,) = [row for row in table.rows if row["limited by"] == "kernel launches"]
-    assert 'execution="cuda_graph"' in row["what to try"] and row["where"] == "eager: fp16"
-    assert not table.folded
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@ that a report starts.
 """
 
 import json
-import subprocess
-import sys
 import zipfile
 
 import made_up_records as made_up
 import pytest
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, refuses
+from conftest import NOTEBOOKS, ROOT, refuses
 from drawn_reports import write_all
 from tiny_suite import write_notebook
 
@@ -34,13 +32,6 @@ def test_a_persons_file_is_none_of_a_report(tmp_path, name):
     assert of_a_report(tmp_path / f"no-{name}")
     (tmp_path / "link").symlink_to(tmp_path / name)
     assert of_a_report(tmp_path / "link")  # it is replaced, and what it leads to stays
-
-
-def test_what_the_study_has_published_is_of_a_report():
-    folder = ROOT / "outputs/main/quality-h100"
-    names = ("summary.ipynb", "summary.html", "trainings.csv", "ratios.csv")
-    assert all(of_a_report(folder / name) for name in names)
-    assert of_a_report(ROOT / "outputs/main/published/articles.csv")
 
 
 @pytest.mark.parametrize("name", ["trainings.csv", "energy.png"])
@@ -90,32 +81,6 @@ def test_a_strangers_summary_beside_records_stays_unrun(tmp_path, capsys):
     assert "--output-dir" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert (theirs / "summary.ipynb").read_bytes() == before
-
-
-def test_a_run_without_a_place_for_its_report_does_not_start(tmp_path, capsys):
-    write_notebook(tmp_path / "summary.ipynb", 'records_dir = "."')
-    write_notebook(tmp_path / "cifar_resnet.ipynb", (NOTEBOOKS / "cifar_resnet.ipynb").read_text())
-    names = sorted(tmp_path.iterdir())
-    words = ["quick/cifar_resnet", "--gpus", "none", "--output-dir", str(NOTEBOOKS)]
-    assert cli.main(words) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and sorted(tmp_path.iterdir()) == names
-
-
-@pytest.mark.slow
-def test_two_reports_of_one_folder_take_turns(tmp_path):
-    write_all(tmp_path, *made_up.pair_of())
-    command = [sys.executable, str(ROOT / "run_all.py"), "--report", str(tmp_path)]
-    pipes = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-        "env": ENVIRONMENT,
-    }
-    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
-    said = [one.communicate()[0] for one in both]
-    assert [one.returncode for one in both] == [0, 0], said
-    assert sum("waits" in text for text in said) == 1
-    assert (tmp_path / "summary.html").stat().st_size > 10_000 and not list(tmp_path.glob("*kept*"))
 
 
 def test_records_that_cannot_be_used_are_one_sentence_at_once(tmp_path, capsys):

@@ -1,6 +1,4 @@
-"""The report as a whole: what it leaves alone, that drawing it again gives the same, and what
-fails in it.
-"""
+"""The report as a whole: what it leaves alone, and what fails in it."""
 
 import itertools
 import warnings
@@ -20,29 +18,6 @@ from mixed_precision_study.report.words import ORDER
 @pytest.fixture
 def tables(tmp_path):
     return read_all(tmp_path, *pair_of())
-
-
-@pytest.mark.slow
-def test_a_report_drawn_again_is_the_same_and_leaves_no_trace(tables, tmp_path, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    before = dict(plt.rcParams)
-    first, second = (all_parts(tables) for _ in range(2))
-    assert dict(plt.rcParams) == before and not list((tmp_path / "empty").iterdir())
-    assert len(first) == len(second) > 20
-    for one, other in zip(first, second, strict=True):
-        assert type(one) is type(other)
-        assert (
-            (one.name, one.png) == (other.name, other.png)
-            if isinstance(one, Chart)
-            else one == other
-        )
-    for module in (sections, results):  # with many comparisons none has charts of its own
-        monkeypatch.setattr(module, "MANY", 0)
-    many = all_parts(tables)
-    assert sum(isinstance(part, Chart) for part in many) == 1 and any(
-        "have no charts" in str(one) for one in many
-    )
 
 
 def test_precisions_have_one_order_everywhere():
@@ -116,7 +91,7 @@ def test_no_section_reads_a_time_of_a_run_that_heat_slowed(tmp_path):
     assert [one for one, other in zip(first, second, strict=True) if one != other] == []
 
 
-@pytest.mark.parametrize("name", ["花卉🌸", "مرحبا", "שלום", "नमस्ते", "Ωß→\u0301"])
+@pytest.mark.parametrize("name", ["花卉🌸", "مرحبا"])
 def test_names_in_any_script_draw_without_a_warning(tmp_path, name):
     """A warning would name a folder of this machine on a page that is shared."""
     given = {

@@ -1,30 +1,14 @@
-"""Tables, files and words of a section, and the page of its outputs."""
-
-import json
+"""Files and words of a section."""
 
 import mistune
 
-from mixed_precision_study.report.files import write_page
-from mixed_precision_study.report.section import Cards, File, Heading, Section, Table, save
+from mixed_precision_study.report.section import File, save
 from mixed_precision_study.report.words import plain, short
 
 
 def test_file_that_cannot_be_written_costs_a_sentence(tmp_path):
     (tmp_path / "summary.csv").mkdir()
     assert "summary.csv" in save(File("summary.csv", b""), tmp_path).text
-
-
-def test_numbers_stay_whole_beside_a_gap_and_long_tables_fold():
-    rows = [{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}]
-    page = Table(rows * 3, "All").html()
-    assert (
-        ">128<" in page
-        and "128.0" not in page
-        and ">0.5<" in page
-        and ">-<" in page
-        and "<details>" not in page
-    )
-    assert "<details><summary>All: 8 rows</summary>" in Table(rows * 4, "All").html()
 
 
 def test_texts_are_plain_in_markdown_and_numbers_are_short():
@@ -39,70 +23,3 @@ def test_texts_are_plain_in_markdown_and_numbers_are_short():
     for address in ("https://example.org/x", "www.example.org", "a@example.org"):
         page = mistune.create_markdown(plugins=["url"])(f"see {plain(address)}")
         assert "href" not in page and address in page
-
-
-def test_cards_are_a_table_of_three_columns_that_needs_no_style():
-    card = {
-        "name": "<LSTM>",
-        "task": "WikiText-2",
-        "numbers": {"fp16": "1.30×", "bf16": "1.20×"},
-        "against": "as fast",
-        "lines": ["a", "b & c"],
-        "strong": ["fp16"],
-    }
-    data = Cards([card] * 4)._repr_mimebundle_()
-    assert data["text/html"].count("<tr>") == 2 and data["text/html"].count("<td>") == 4
-    assert "<strong>1.30×</strong>" in data["text/html"] and "<em>1.20×</em>" in data["text/html"]
-    assert "&lt;LSTM&gt;" in data["text/html"] and "b &amp; c" in data["text/html"]
-    assert (
-        data["text/plain"].splitlines()
-        == ["<LSTM>, WikiText-2: fp16 1.30×, bf16 1.20× as fast; a; b & c"] * 4
-    )
-
-
-def test_the_bar_links_to_titles_but_not_of_folded_sections():
-    sections = (
-        Section("Why"),
-        Section("Why", folded=True),
-        Section("Memory", link="GiB"),
-    )
-    links = []
-    for section in sections:
-        section.say("text")
-        heading = next(iter(section))
-        assert isinstance(heading, Heading)
-        links.append(heading._repr_mimebundle_()[1]["section"]["link"])
-    assert links == ["Why", "", "GiB"]
-
-
-def test_a_page_shows_all_outputs_and_escapes_what_is_no_html(tmp_path):
-    """Texts stand in a notebook whole or as a list of lines; what the cell of the report prints
-    is not shown.
-    """
-    outputs = [
-        {"output_type": "stream", "name": "stdout", "text": ["\x1b[31m<b>\n", "red\x1b[0m"]},
-        {"output_type": "error", "traceback": ["<i>", "\x1b[0;31mError"]},
-    ]
-    data = {
-        "image/png": "AA\n==\n",
-        "text/html": ["<em>as", " it is</em>"],
-        "text/markdown": "**bold** <script>",
-        "text/plain": "a < b",
-    }
-    outputs += [
-        {"output_type": "display_data", "data": {kind: data[kind]}, "metadata": {}} for kind in data
-    ]
-    cells = [{"cell_type": "code", "id": "report", "outputs": outputs[:1]}]
-    cells.append({"cell_type": "code", "id": "mine", "outputs": outputs})
-    (tmp_path / "x.ipynb").write_text(json.dumps({"cells": cells}))
-    write_page(tmp_path / "x.ipynb")
-    page = (tmp_path / "x.html").read_text()
-    assert page.count('<pre class="said">&lt;b&gt;\nred</pre>') == 1 and "\x1b" not in page
-    texts = (
-        "&lt;i&gt;\nError",
-        "base64,AA==",
-        "<em>as it is</em>",
-        "<strong>bold</strong> &lt;script&gt;",
-        "a &lt; b",
-    )
-    assert [page.count(text) for text in texts] == [1] * 5

@@ -6,12 +6,12 @@ import zipfile
 
 import made_up_records as made_up
 import pytest
-from conftest import ROOT, refuses
+from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
-from mixed_precision_study.report import files, results
+from mixed_precision_study.report import results
 from mixed_precision_study.report.files import sort_out
-from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
+from mixed_precision_study.report.tables import device_name, group, read_tables
 from mixed_precision_study.report.words import said_of_commits, task_name
 from mixed_precision_study.runner import status
 from mixed_precision_study.store import commit
@@ -33,13 +33,6 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     )  # as --report outputs asks for
     assert (elsewhere.folder, len(elsewhere.trainings)) == (str(tmp_path / "new"), 1)
     assert len(read_tables("../outputs/main/quick-h200").trainings) == 1
-    shutil.rmtree(tmp_path / "notebooks/outputs")
-    shutil.rmtree(tmp_path / "outputs/quick")
-    with refuses("records_dir"):
-        read_tables("outputs")  # what is published alone is no answer
-    write_all(tmp_path / "outputs/quick", made_up.make("cifar_resnet", "fp32"))
-    monkeypatch.chdir(tmp_path / "outputs/quick")  # as where records were uploaded
-    assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
 def test_files_that_are_no_records_are_named_but_not_the_suites(
@@ -54,14 +47,6 @@ def test_files_that_are_no_records_are_named_but_not_the_suites(
     assert [
         path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason
     ] == []
-    (tmp_path / "uploaded.zip").unlink()
-    for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
-        (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
-    tables = read_tables(tmp_path)
-    assert dict(tables.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
-    assert "1 used, 0 left out" in said_of_found(tables) and "5 JSON files" in said_of_found(tables)
-    (row,) = next(rows for rows in rows_in(results.method_section(tables)) if "left out" in rows[0])
-    assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
 
 
 def comparisons_in(records):
@@ -161,31 +146,6 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     reasons = dict(tables.left_out)
     assert reasons[path.name] == "older copy of newer.json"
     assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")
-
-
-@pytest.mark.parametrize("alike", [False, True], ids=["comparison each", "one comparison"])
-def test_sorting_out_takes_as_long_as_there_are_killed_runs(monkeypatch, alike):
-    """Each killed run learns its place from an ok run; keys of comparisons are what takes long."""
-    calls, key = [], files.comparison_key
-    monkeypatch.setattr(files, "comparison_key", lambda record: calls.append(0) or key(record))
-    nothing = {"dataset_used": None, "synthetic": None}
-    counts = []
-    for number in (20, 40):
-        runs = []
-        for place in range(number):
-            given = {"parameters": {"seed": place} if alike else {"lr": 0.1 + place / 1000}}
-            runs.append(flat(made_up.make("cifar_resnet", "fp32", **given), f"{place}.json"))
-            killed = made_up.make_failed(
-                "cifar_resnet", "tf32", "killed", "died", **given, **nothing
-            )
-            runs.append(flat(killed, f"{place}-killed.json"))
-        calls.clear()
-        used, left_out = sort_out(runs)
-        counts.append(len(calls))
-        assert (len(used), left_out) == (2 * number, []) and {
-            one["dataset_used"] for one in used
-        } == {"cifar10"}
-    assert counts[1] == 2 * counts[0]
 
 
 def test_runs_of_no_clean_commit_are_counted(tmp_path):

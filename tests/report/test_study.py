@@ -1,6 +1,5 @@
 """What a study says of itself, in study.yaml, in its records and in studies.yaml."""
 
-import math
 import time
 
 import made_up_records as made_up
@@ -94,28 +93,6 @@ def test_yaml_that_is_large_or_repeats_itself_is_soon_refused(text):
     said = str(stopped.value)
     assert said.startswith("theirs.yaml") and len(said) < 400
     assert time.process_time() - began < 5
-
-
-def test_numbers_are_those_that_people_read():
-    texts = "0100", "1:30", "-017", "1:30.5", "0_1", "0x" + "F" * 6_000, "9" * 6_000
-    assert [plain_yaml(text, "here") for text in texts] == list(texts)
-    assert plain_yaml("[100, 0.1, 0, -5, 1.0e-3, .inf, 0x10, 1_0]", "here") == [
-        100,
-        0.1,
-        0,
-        -5,
-        0.001,
-        math.inf,
-        16,
-        10,
-    ]
-    assert plain_yaml("{a: &a [1], b: *a, c: yes, d: ~}", "here") == {
-        "a": [1],
-        "b": [1],
-        "c": True,
-        "d": None,
-    }
-    assert plain_yaml("", "here") is None
 
 
 def test_a_report_elsewhere_is_of_the_study_of_its_records(tmp_path):

@@ -166,30 +166,6 @@ def test_charts_and_tables_are_saved_and_small(folder, shown_as):
     assert len((folder / "ratios.csv").read_text().splitlines()) == 1 + 6
 
 
-def test_titles_of_the_page_are_those_of_the_notebook(notebook, page, shown_as):
-    first = next(output["text/html"] for output in shown_as if "text/html" in output)
-    assert "<h1>" in "".join(first)
-    assert page.texts["title"].strip() == page.texts["h1"].strip().replace("\u2011", "-")
-    headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
-    # the page adds how to read it and the words
-    assert len(headings) == len(set(headings)) == len(page.all("h2")) - 2 > 5
-    assert "import os" not in str(page.texts)
-    assert "records_dir" not in page.texts.get("pre", "")
-
-
-def test_tables_pictures_and_links_of_the_page_are_named(page):
-    heads = page.all("th")
-    assert heads and all(head.get("scope") == "col" for head in heads if head)
-    pictures = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
-    named = [text for text in pictures if len(text) > 40 and re.search(r"\d", text)]
-    assert len(named) == len(pictures) >= 3
-    links = {link[1:] for link in hrefs_in(page) if link.startswith("#")}
-    assert len(links) >= 5 and links <= {one.get("id") for _, one in page.elements}
-    folded = {one["id"] for one in page.all("details") if one.get("class") == "folded"}
-    assert {"method-hardware-and-records", "how-to-read-it"} <= folded
-    assert "all-numbers" not in folded
-
-
 def test_the_page_asks_nothing_of_the_network(page):
     for tag, attributes in page.elements:
         for name in ("src", "srcset", "href", "action", "poster", "data"):

@@ -2,11 +2,8 @@
 up.
 """
 
-import contextlib
 import os
-import re
 import sys
-import types
 from unittest.mock import Mock
 
 import pytest
@@ -24,7 +21,6 @@ from tiny_suite import (
 
 from mixed_precision_study.parameters import assignments
 from mixed_precision_study.runner import cli, execute, folder
-from mixed_precision_study.runner.devices import Cards, Device
 from mixed_precision_study.runner.plan import parameters_of
 
 STUDIES = {
@@ -75,17 +71,6 @@ def test_a_batch_leaves_records_and_a_report(mixed):
     ]
     for page in ("summary.ipynb", "summary.html"):
         assert "4 records" in (output / page).read_text()
-
-
-def test_long_ids_stand_in_the_log_alone(mixed):
-    output, records, done = mixed
-    said = re.findall(r"^\[\d/4\] cpu[01]  tiny, batch 4, eager", done.stdout, re.MULTILINE)
-    assert len(said) == 4
-    log = (output / "logs/batch.log").read_text()
-    for record in records:  # an id of many letters is for the log
-        assert len(re.findall(f"{record['run_id']} .*{record['status']} ", log)) == 1
-        assert record["run_id"] not in done.stdout
-    assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
 
 
 def test_a_second_start_executes_nothing(suite, mixed, tmp_path, capsys, monkeypatch):
@@ -216,27 +201,6 @@ def test_listing_names_what_is_asked_for_without_pytorch(capsys, monkeypatch, tm
         == 2
     )
     assert "resnet18" in capsys.readouterr().err and not (tmp_path / "out").exists()
-
-
-def test_a_t4_is_asked_for_nothing_that_it_cannot_do(capsys, monkeypatch):
-    t4 = Device(0, "gpu0", "GPU-0", "Tesla T4")
-    monkeypatch.setattr(cli, "choose_devices", lambda *_: [t4])
-    monkeypatch.setattr(cli, "cards_of", lambda _: Cards(("tf32", "amp_bf16"), small=True))
-    assert cli.main(["quick", "quick-compiled", "--dry-run"]) == 0
-    said, *runs = capsys.readouterr().out.splitlines()
-    assert "not tried" in said and "T4" in said
-    assert runs[0] == "quick: 0 of 16 trainings are finished"
-    assert sum(line.startswith("  ") for line in runs) == 8
-    assert not [line for line in runs if "bf16" in line or "tf32" in line]
-    assert [line.split(",")[1] for line in runs if "efficientnet" in line] == [" batch 16"] * 2
-
-
-def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
-    nodes = types.SimpleNamespace(devices=[Device(0, "ray")])
-    monkeypatch.setattr(cli.ray_tasks, "connected", lambda *given: contextlib.nullcontext(nodes))
-    assert main(suite, "one", "--dry-run", "-p", "csv_path", "/nowhere.csv", "--ray", "auto") == 0
-    (tmp_path / "my.csv").touch()
-    assert main(suite, "one", "--dry-run", "-p", "csv_path", "my.csv") == 0
 
 
 def test_a_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch):

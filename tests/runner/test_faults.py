@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from conftest import read_json
+from conftest import on_request, read_json
 from made_up_nvml import NvmlError, fake_nvml
 from tiny_suite import (
     ACT,
@@ -38,7 +38,6 @@ from tiny_suite import (
 
 from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
-from mixed_precision_study.runner.folder import held
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.store.record import load
 
@@ -209,7 +208,7 @@ ENDINGS = {  # how a notebook goes on when it has started them: (source, status 
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", on_request(ENDINGS, "timeout", "killed"))
 def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending):
     place, (last, status) = list(ENDINGS).index(ending), ENDINGS[ending]
     numbers = {name: 100_003 + 10 * number + place for number, name in enumerate(DAEMONS)}
@@ -225,23 +224,6 @@ def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending)
         assert ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
     (record,) = read_records(tmp_path / "out")
     assert (record["status"], done.returncode) == (status, int(status != "ok")), done.stdout
-
-
-@pytest.mark.parametrize("given", [{}, {"RUNNER": "x"}, {"RUNNER": "9" * 30}, {"RUNNER": "-1"}])
-def test_a_foreign_environment_stops_no_start(suite, tmp_path, given):
-    variables = {"FOLDER": str(tmp_path / "out"), **given}
-    environment = {
-        **os.environ,
-        **{f"MIXED_PRECISION_{name}": one for name, one in variables.items()},
-    }
-    with subprocess.Popen(["sleep", "60"], env=environment) as foreign:
-        try:
-            with held(tmp_path / "out"):
-                pass
-            # that run_all.py is gone
-            assert (foreign.poll() is None) == (given != {"RUNNER": "9" * 30})
-        finally:
-            foreign.kill()
 
 
 @contextlib.contextmanager
@@ -293,7 +275,7 @@ def complete(suite, data, missing):
     assert_whole(data / "out", 4)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", on_request([False, True], True))
 def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     """By itself within ten seconds, and where it is stopped as by Ctrl-Z, by the next start at
     once.
@@ -317,8 +299,9 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     "signals, go, missing",
     [
         ([signal.SIGINT], "go-1", 3),  # to all, as a terminal sends Ctrl-C
-        ([signal.SIGTERM], "go", 1),
-        ([signal.SIGHUP], "go", 1),  # as of a terminal that was closed
+        pytest.param([signal.SIGTERM], "go", 1, marks=pytest.mark.exhaustive),
+        # as of a terminal that was closed
+        pytest.param([signal.SIGHUP], "go", 1, marks=pytest.mark.exhaustive),
         ([signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM], None, 4),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 
 import pandas as pd
 import pytest
-from conftest import ENVIRONMENT, ROOT
+from conftest import ENVIRONMENT, ROOT, on_request
 from own_gpt import DOORS, write_gpt
 from tiny_suite import write_notebook
 
@@ -57,7 +57,7 @@ def records_in(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", on_request(DOORS, "compare", "Experiment"))
 def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     write_gpt(tmp_path, door)
     spare_the_report(tmp_path)
@@ -77,7 +77,7 @@ def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     assert "2 are finished already" in again.stdout and records_in(tmp_path).keys() == found.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
     write_gpt(tmp_path, "compare")
     cpu = {"max_steps": 2, "width": 16, "precisions": ["fp32"]}

@@ -145,23 +145,6 @@ def test_a_list_in_a_way_stands_for_a_way_with_each_value(tmp_path):
     assert recipes.count(("fp32", "stochastic", "bf16_true")) == 8
 
 
-def test_seeds_among_ways_share_a_process_and_one_explains(tmp_path):
-    for (run,), seeds in zip(planned(tmp_path, "quality-compiled"), (9, 8), strict=True):
-        found = [run.parameters | way for way in run.ways]
-        assert [(one["seed"], one["repeat"]) for one in found] == [(n, n) for n in range(seeds)]
-        assert len(run.trainings) == 3 * seeds and run.title.count("amp_fp16") == 1
-
-
-def test_repeated_ways_have_a_process_for_each_training(tmp_path):
-    for runs in planned(tmp_path, "quick", ("repeats", "2")):
-        assert [run.order for run in runs] == [*range(14)]
-        assert {len(run.trainings) for run in runs} == {1}
-        assert sorted(trained(runs[:7])) == sorted(trained(runs[7:]))
-        assert sorted(trained(runs[:7])) == sorted(
-            [("eager", [name]) for name in EAGER] + [("cuda_graph", [name]) for name in GRAPH]
-        )
-
-
 def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
     comparisons = planned(tmp_path, "ladder")
     assert {runs[0].notebook.stem for runs in comparisons} == notebooks_of("ladder")

@@ -1,7 +1,6 @@
 """Runs on a Ray cluster of two nodes, which are both this machine. Its two GPUs are made up."""
 
 import contextlib
-import os
 import secrets
 import subprocess
 import tempfile
@@ -143,6 +142,7 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     assert not list(cluster[2].glob("ray-*"))
 
 
+@pytest.mark.exhaustive
 def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster):
     with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
         (cluster[2] / "data/go").touch()
@@ -153,31 +153,6 @@ def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster)
     assert {record["gpu_uuid"] for record in records} == {"GPU-0", "GPU-1"}
     # as it was asked for
     assert {record["settings"]["data_dir"] for record in records} == {str(cluster[2] / "none")}
-
-
-def test_interrupted_study_leaves_no_process_on_the_nodes(suite, tmp_path, cluster):
-    with waiting(suite, "wait", cluster, 3, tmp_path) as runner:
-        runner.terminate()
-        said, _ = runner.communicate(timeout=60)
-    assert (runner.returncode, read_records(tmp_path)) == (1, []), said
-
-
-def test_cluster_that_cannot_be_used_is_one_sentence(suite, tmp_path, cluster, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # without a token
-    token = os.environ["RAY_AUTH_TOKEN"]
-    monkeypatch.delenv("RAY_AUTH_TOKEN")
-    for place, given in (
-        ("127.0.0.1:1", token),
-        (cluster[0].address, "0" * 64),
-        (cluster[0].address, None),
-    ):
-        environment = os.environ | ({"RAY_AUTH_TOKEN": given} if given else {})
-        done = call(
-            suite, "ends", "--output-dir", tmp_path / "out", "--ray", place, env=environment
-        )
-        assert done.returncode == 2, done.stderr
-        assert done.stderr.count("\n") == 1 and f"--ray {place} " in done.stderr
-        assert not (tmp_path / "out").exists()
 
 
 def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):
@@ -194,6 +169,7 @@ def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.exhaustive
 def test_dead_worker_and_dead_node_cost_only_their_repetitions(suite, tmp_path, cluster):
     """The last test of the cluster, because a node is gone after it."""
     there, other, folder = cluster

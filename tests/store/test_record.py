@@ -123,6 +123,8 @@ def test_only_equal_conditions_are_compared():
         {"used": "synthetic"},
     ):
         assert key(**other) != key()
+    # older records lack the parameter, and trained so
+    assert key(moments="as_weights") == key() != key(moments="fp32")
     # a run that ended before it had its data
     assert key(used=None, dataset="cifar10") == key() != key(used=None)
     known, unknown = (records.flat_record(make(data_fingerprint=one)) for one in ("a", None))

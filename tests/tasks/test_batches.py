@@ -1,17 +1,15 @@
 """Batches that are made one step ahead, and the nests that they may be."""
 
 import contextlib
-import dataclasses
 import functools
 import random
 import types
 import weakref
-from collections import OrderedDict
 
 import pytest
 import torch
 
-from mixed_precision_study.tasks.batches import leaves_of, mapped, prefetch_to_device, side_stream
+from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 
 
 class Queue:
@@ -138,19 +136,3 @@ def test_a_batch_is_made_one_step_ahead(
     # the next batch is still being made from tensors that are free from here on
     kind, event = device.main.work[before]
     assert (kind, device.side.work[-1]) == ("wait", ("record", event))
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    x: int
-
-
-def test_the_leaves_of_a_nest_have_their_names():
-    nest = {"x": [1, (2,)], "y": torch.Size([3])}
-    assert leaves_of(nest) == [
-        ("batch['x'][0]", 1),
-        ("batch['x'][1][0]", 2),
-        ("batch['y']", torch.Size([3])),
-    ]
-    made = mapped(OrderedDict(a=Pair(1)), lambda leaf, path: (leaf + 1, path))
-    assert made["a"] == Pair((2, "batch['a'].x")) and isinstance(made, OrderedDict)

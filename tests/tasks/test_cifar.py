@@ -53,16 +53,6 @@ def test_halves_share_no_class_and_number_theirs_from_0(tmp_path):
     assert [data.chance for data in halves] == [0.02, 0.02]
 
 
-def test_a_folder_that_changes_is_read_again(tmp_path, monkeypatch):
-    folder = tmp_path / "cifar10"
-    make_tree(folder)
-    save_image(folder / "train/class05/7.png", 200)
-    (folder / "train/class05/notes.txt").write_text("no image")
-    assert load(tmp_path, "cifar10").train_samples == 31
-    monkeypatch.setattr(cifar, "CIFAR_COUNTS", (31, 30))
-    assert load(tmp_path, "cifar10").used == "cifar10"
-
-
 def test_the_fingerprint_changes_with_the_data_alone(tmp_path):
     make_tree(tmp_path / "a/pets")
     pets = tmp_path / "b/pets"

@@ -71,6 +71,8 @@ LISTS = DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
         ([[torch.ones(6, 3), torch.ones(6)]], None, [6]),
         ([torch.tensor(1.0), torch.tensor(2.0)], None, [1, 1]),
         ([torch.ones(4, 3)] * 2, 1, [1, 1]),
+        ([(torch.ones(8, 16), torch.zeros(0))], None, [8]),
+        ([([{"ids": torch.ones(8, 16)}] * 2, None)], None, [8]),
         (ENDING, None, [32, 32, 6]),
         (LISTS, None, [4, 2]),
     ],

@@ -1,8 +1,5 @@
 """The language models one by one: each sees nothing ahead and writes text."""
 
-import math
-from types import SimpleNamespace
-
 import pytest
 import torch
 from conftest import settings_of
@@ -82,31 +79,3 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
     assert len(first) == len(other) == 30
     assert set(first + other) <= set(load()[1].vocabulary)
     assert len(set(first)) > 10
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_low_temperature_writes_likely_words(kind):
-    network, write = make(kind).eval(), writing(30)
-    with torch.no_grad():
-        assert len(set(writing(30, temperature=1e-9)(network))) < len(set(write(network)))
-        assert writing(0)(network) == []
-        network.decoder.bias[3] = math.nan
-        assert write(network) == []  # a model that is not finite writes no more
-
-
-@pytest.mark.parametrize("vocabulary, first", [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
-def test_writing_reads_one_word_with_a_state(vocabulary, first):
-    seen, hidden = [], torch.zeros(1)
-
-    def network(words, given):
-        seen.append((words[:, 0].tolist(), given is not None))
-        return torch.zeros(len(words), 1, 8), hidden
-
-    settings = SimpleNamespace(seed=0, generate_words=5, temperature=1.0)
-    assert (
-        len(write_words(network, SimpleNamespace(vocabulary=vocabulary.split()), settings, CPU))
-        == 5
-    )
-    assert seen[0] == ([first], False)
-    assert [len(words) for words, _ in seen] == [1, 1, 1, 1, 1]
-    assert all(carried for _, carried in seen[1:])

@@ -36,7 +36,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep, DeviceScaler
-from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD
 from mixed_precision_study.train.step import timed_epoch
 
 ROUNDING = {
@@ -140,24 +139,6 @@ def test_a_replay_reads_the_rate_at_its_address():
     captured.set_lr(0.1)
     captured.step(flagged(0, overflow=False))
     assert captured.optimizer.param_groups[0]["lr"] is rate and rate.item() == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    "options, kind", [({}, DeviceSGD), ({"make_optimizer": adamw}, DeviceAdamW)]
-)
-def test_the_devices_optimizer_starts_again(options, kind):
-    device = make_trainer("amp_fp16", "eager", scaler="device", **options)
-    for step in range(4):
-        device.step(flagged(step, overflow=step == 1))
-    assert device.captured is None and type(device.optimizer) is kind
-    if kind is DeviceAdamW:
-        assert device.optimizer.steps.item() == 4 - device.skipped_steps == 3
-    device.start_again()
-    kept = [
-        *device.optimizer.state.values(),
-        {"steps": getattr(device.optimizer, "steps", torch.zeros(1))},
-    ]
-    assert not any(tensor.any() for state in kept for tensor in state.values())
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])

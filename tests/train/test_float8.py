@@ -124,7 +124,7 @@ def test_training_in_fp8_follows_bf16():
     assert found[-1] == pytest.approx(wanted[-1], rel=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(
     torch.__version__ < "2.10", reason="PyTorch 2.9's compiler crashes on fp8 on a CPU"
 )

@@ -100,17 +100,6 @@ def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_
     ] * 2
 
 
-@pytest.mark.parametrize("fixed, after", [(True, 64.0), (False, 128.0)])
-def test_a_fixed_scale_stays_and_another_grows(fixed, after):
-    scaler = OwnScaler("cpu", init_scale=64.0, fixed=fixed, enabled=True)
-    scaler.set_growth_interval(1)
-    weight = torch.nn.Parameter(torch.zeros(1))
-    scaler.scale(weight.sum()).backward()
-    scaler.step(torch.optim.SGD([weight], lr=0.1))
-    scaler.update()
-    assert scaler.get_scale() == after
-
-
 class TwoBranches(nn.Module):
     def __init__(self):
         super().__init__()

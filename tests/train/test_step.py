@@ -142,26 +142,6 @@ def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses(make_optimizer, pre
         ), number
 
 
-@both_executions
-def test_the_step_that_is_given_is_the_one_that_is_taken(execution):
-    taken = []
-    step = lambda *given: taken.append(given) or plain_step(*given)  # noqa: E731
-    trainer = make_trainer("amp_bf16", step_function=step, execution=execution)
-    for number in range(3):
-        trainer.step(make_batch(number))
-    assert len(taken) == trainer.steps == 3
-    network, _, *given, mode = taken[-1]
-    assert (network, *given) == (
-        trainer.network,
-        None,
-        trainer.loss_of,
-        trainer.optimizer,
-        trainer.scaler,
-    )
-    # within a graph autocast's copies would be those of its capture
-    assert mode.cache is (execution == "eager")
-
-
 @pytest.mark.parametrize("precision", MODES)
 @both_executions
 def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
