@@ -13,41 +13,44 @@ MIB = 2**20
 GPU = {"device_type": "cuda", "gpu_name": "NVIDIA H200", "gpu_uuid": "GPU-1"}
 
 
+BYTES = {"tf32": (4, 40), "amp_bf16": (4, 20), "bf16_true": (2, 20)}  # a weight, an activation
+VIT = {"width": 768, "layers": 12, "context": 197, "vocabulary": 0}
+NOTHING = {"loss_chunks": 1, "micro_batches": 1, "memory_budget": 0, "offload": False}
+
+
 def ledger_of(settings, precision="amp_bf16"):
     """Return the fields of memory and time of a training with some settings."""
-    width, layers, context = (settings.get(name, 1) for name in ("width", "layers", "context"))
-    is_gpt, is_compiled = width > 1, settings["execution"] == "compile"
-    tokens = settings["batch_size"] * context
-    if not is_gpt:  # ViT-B/16
-        tokens, width, layers = tokens * 197, 768, 12
-    weights = 12 * layers * width**2
-    weights += (settings["vocabulary"] + context) * width if is_gpt else 0
-    every, budget = settings["checkpointing"], settings.get("memory_budget") or 1
-    kept = 20 * budget / (2 if is_compiled else 1) * (2 if precision == "tf32" else 1)
-    kept *= {0: 1, 1: 0.1, 2: 0.55}[every] * (0 if settings.get("offload") else 1)
-    chunks, bytes_each = settings.get("loss_chunks", 1), 6 if is_compiled else 10
-    each = 2 if precision == "bf16_true" else 4
-    moments = {"8bit": 2, "bf16": 4}.get(settings["moments"], 2 * each)
-    time = weights * tokens / (5e11 if is_compiled else 2.5e11) * (1.3 if every else 1.0)
-    time *= (2 if precision == "tf32" else 1) * (2 - budget) * (3 if kept == 0 else 1)
-    time *= 1.02 if precision == "bf16_true" else 1.0
-    tokens /= settings.get("micro_batches", 1)
-    time += 0.5 * (chunks > 1) + 1.0 * (settings["moments"] != "as_weights")
-    time += 0.2 * (settings.get("micro_batches", 1) > 1)
-    logits = tokens * settings["vocabulary"] * bytes_each / MIB / chunks if is_gpt else 0.0
-    blocks = tokens * width * layers * kept / MIB
-    inner = tokens * width * (30 if every else 2) / MIB
-    at_end = 0 if settings.get("optimizer_in_backward") else each * weights / MIB
-    gradients = at_end if at_end > blocks + logits else 0.0  # when all of them are there
+    given = VIT | NOTHING | settings
+    chunks, parts, budget = (
+        given[name] for name in ("loss_chunks", "micro_batches", "memory_budget")
+    )
+    ways = 1 + (given["execution"] == "compile")
+    numbers = given["batch_size"] * given["context"]
+    weights = 12 * given["layers"] * given["width"] ** 2
+    weights += (given["vocabulary"] + given["context"]) * given["width"]
+    each, kept = BYTES[precision]
+    share = {0: 1, 1: 0.1, 2: 0.55}[given["checkpointing"]] * (budget or 1) / ways
+    kept *= share * (not given["offload"])
+    time = weights * numbers / 2.5e11 / ways * (1 + 0.3 * (given["checkpointing"] > 0))
+    time *= (1 + (precision == "tf32")) * (2 - (budget or 1)) * (1 + 2 * given["offload"])
+    time += 0.5 * (chunks > 1) + 0.2 * (parts > 1) + (given["moments"] != "as_weights")
+    numbers /= parts * MIB
+    logits = numbers * given["vocabulary"] * 10 / ways / chunks
+    blocks = numbers * given["width"] * given["layers"] * kept
+    inner = numbers * given["width"] * (2 + 28 * (given["checkpointing"] > 0))
+    at_end = each * weights / MIB * (not given.get("optimizer_in_backward"))
+    gradients = at_end * (at_end > blocks + logits)  # when all of them are there
     found = {
         "ledger_parameters_mib": each * weights / MIB,
-        "ledger_optimizer_mib": moments * weights / MIB,
+        "ledger_optimizer_mib": {"8bit": 2, "bf16": 4}.get(given["moments"], 2 * each)
+        * weights
+        / MIB,
         "ledger_gradients_mib": gradients,
         "ledger_masters_mib": 0.0,
         "ledger_data_mib": 16.0,
-        "ledger_activations_mib": inner + (0 if gradients else blocks + logits),
-        "saved_activations_mib": blocks + (0.6 * logits if chunks == 1 else 0),
-        "step_ms_median": time,
+        "ledger_activations_mib": inner + (blocks + logits) * (not gradients),
+        "saved_activations_mib": blocks + 0.6 * logits * (chunks == 1),
+        "step_ms_median": time * (1 + 0.02 * (precision == "bf16_true")),
         "data_on_device_mib": 16.0,
     }
     peak = sum(value for name, value in found.items() if name.startswith("ledger"))

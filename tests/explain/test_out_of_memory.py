@@ -1,4 +1,4 @@
-"""What filled the memory of a training that ran out of it, and what is advised: the largest part."""
+"""What filled the memory of a training that ran out of it, and what is advised for that."""
 
 import pytest
 import torch
