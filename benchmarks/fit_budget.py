@@ -20,7 +20,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mixed_precision_study.judge.axis import Axis, grouped
-from mixed_precision_study.judge.fit import Predicted, fastest_within, predict, table_of
+from mixed_precision_study.judge.fit import Predicted, fastest_within, predict
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.store.reading import read_records
 
@@ -50,8 +50,12 @@ def arms_of(records: list[dict], axis: Axis) -> dict[str, Arm]:
     good = [one for one in records if one["status"] == "ok" and not is_other_model(one)]
     layers = max(one["settings"].get("layers", 0) for one in good)
     held_out = [one for one in good if one["settings"].get("layers", 0) == layers]
-    others = [one for one in table_of(good) if one["settings"].get("layers", 0) != layers]
-    table = [one for one in others if (one["study"] or {}).get("name") == "fit"]
+    others = [one for one in good if one["settings"].get("layers", 0) != layers]
+    table = [
+        one
+        for one in others
+        if (one["study"] or {}).get("name") == "fit" and one["ledger_activations_mib"] is not None
+    ]
     found = {}
     for arm, runs in grouped(held_out, axis.arm_of).items():
         peak = max(one["peak_allocated_mib"] for one in runs)

@@ -46,11 +46,6 @@ def model_of(record: dict) -> tuple:
     return record["notebook"], *(settings.get(name) for name in names)
 
 
-def table_of(records: Iterable[dict]) -> list[dict]:
-    """Return the records that predictions are made from, which are those with a ledger."""
-    return [one for one in records if one["ledger_activations_mib"] is not None]
-
-
 def chunks_of(record: dict) -> int:
     return record["settings"].get("loss_chunks", 1)
 
@@ -88,7 +83,7 @@ def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float
 
 def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     """Return the prediction for a training that is `wanted`, as notebook, precision and settings,
-    or None where no model like it was measured with its remedies.
+    or None where no model like it was measured with its remedies. table: ok records with a ledger.
 
     The nearest model is that whose context differs least.
     """

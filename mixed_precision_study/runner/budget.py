@@ -3,7 +3,7 @@
 from itertools import chain
 from pathlib import Path
 
-from ..judge.fit import fastest_within, model_of, predict, table_of
+from ..judge.fit import fastest_within, model_of, predict
 from ..judge.ratios import newest_first
 from ..parameters import UserError
 from ..report.files import Study
@@ -26,7 +26,8 @@ def within_limit(
     axis = Study.model_validate(study["about"]).compares()
     table: list[dict] = []
     for place in (folder, ROOT / "outputs" / study["measured"]):
-        table = table or table_of(newest_first(read_records(place)[0]))
+        records = newest_first(read_records(place)[0])
+        table = table or [one for one in records if one["ledger_activations_mib"] is not None]
     models: dict[tuple, dict] = {}
     for run in chain(*comparisons):
         (settings, precision), *_ = run.trainings.values()
@@ -43,6 +44,8 @@ def within_limit(
                 f"that fits into {gib:g} GiB, with a peak of {peak:.1f}"
             )
             chosen.append([runs[best]])
+        else:
+            say(f"{next(iter(runs.values())).title}: nothing is predicted to fit into {gib:g} GiB")
     if not chosen:
         raise UserError(
             f"nothing is predicted to fit into {gib:g} GiB; predictions need records that this "
