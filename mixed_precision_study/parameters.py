@@ -157,6 +157,14 @@ class Common(Parameters):
     """of bf16_true; all but "nearest" keep small updates"""
     moments: Literal["as_weights", "fp32", "bf16", "8bit"] = "as_weights"
     """type of the optimizer's state; "8bit" needs torchao"""
+    memory_budget: Share = 0.0
+    """share of the activations that a compiled step may keep; 0: it decides"""
+    offload: bool = False
+    """activations wait in the host's memory"""
+    optimizer_in_backward: bool = False
+    """each gradient is used and freed at once; without clip"""
+    adapters: Whole = 0
+    """rank of LoRA's adapters by peft, which alone are trained; 0: all weights"""
     init_from: Text = ""
     """file of weights in data_dir to begin with, as save_to writes it"""
     save_to: Text = ""

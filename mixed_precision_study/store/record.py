@@ -64,7 +64,16 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 # Settings in which runs of one comparison may differ; of the data what was used is compared, not
 # what was asked for.
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
-ADDED = {"moments": "as_weights"}  # a parameter that older records lack, as they trained
+ADDED = {  # parameters that older records lack, as they trained
+    "moments": "as_weights",
+    "clip": 1.0,  # of the GPT
+    "checkpointing": 0,
+    "memory_budget": 0.0,
+    "offload": False,
+    "optimizer_in_backward": False,
+    "adapters": 0,
+    "micro_batches": 1,
+}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
@@ -655,6 +664,7 @@ def comparison_key(record: dict) -> tuple:
         for name, value in {**ADDED, **record["settings"]}.items()
         if name not in OF_ONE_RUN
     }
+    named["checkpointing"] = named["checkpointing"] or 0  # older ones have False
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
     pairs = [*same.items(), *sorted(named.items())]
     return tuple((name, json.dumps(value)) for name, value in pairs)

@@ -11,33 +11,28 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..parameters import Unsupported, UserError
+from ..store.record import ADDED
 
-NONE = {  # parameters of notebooks, as they are where nothing is remedied
-    "checkpointing": 0,
-    "memory_budget": 0.0,
-    "offload": False,
-    "optimizer_in_backward": False,
-    "adapters": 0,
-    "micro_batches": 1,
-    "clip": 0.0,
-}
+# parameters as they are where nothing is remedied
+NONE = {**ADDED, "clip": 0.0, "accumulate": 1}
 LACKS = {  # {execution: what a remedy may need and does not find there}
     "eager": {"no compiler"},
     "compile": {"no eager mode"},
     "cuda_graph": {"no compiler", "no eager mode", "a plain graph"},
     "compile_cuda_graph": {"no eager mode"},
 }
+NOTHING_TO_ADD_TO = (
+    "optimizer_in_backward frees each gradient at once, so none is left to add those of the next "
+    "part of the batch to; choose one of the two."
+)
 REFUSED = [
     (
         {"optimizer_in_backward", "clip"},
         "optimizer_in_backward updates a weight before the other gradients are known, so nothing "
         "can be clipped by their norm; set clip to 0, which is another training.",
     ),
-    (
-        {"optimizer_in_backward", "micro_batches"},
-        "optimizer_in_backward frees each gradient at once, so none is left to add those of the "
-        "next micro-batch to; choose one of the two.",
-    ),
+    ({"optimizer_in_backward", "micro_batches"}, NOTHING_TO_ADD_TO),
+    ({"optimizer_in_backward", "accumulate"}, NOTHING_TO_ADD_TO),
     (
         {"memory_budget", "no compiler"},
         "memory_budget is for torch.compile, which plans what to keep; "

@@ -114,7 +114,7 @@ def test_the_compiler_gets_its_budget():
     "given, says",
     [
         ({"optimizer_in_backward": True, "clip": 1.0}, "clip to 0"),
-        ({"optimizer_in_backward": True, "micro_batches": 2}, "micro-batch"),
+        ({"optimizer_in_backward": True, "micro_batches": 2}, "part of the batch"),
         ({"memory_budget": 0.3}, "torch.compile"),
         ({"memory_budget": 0.3, "checkpointing": 1, "execution": "compile"}, "one of them"),
         ({"offload": True, "execution": "compile"}, "eager"),
