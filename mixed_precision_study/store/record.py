@@ -66,7 +66,6 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 ADDED = {  # parameters that older records lack, as they trained
     "moments": "as_weights",
-    "clip": 1.0,  # of the GPT
     "checkpointing": 0,
     "memory_budget": 0.0,
     "offload": False,
@@ -74,6 +73,7 @@ ADDED = {  # parameters that older records lack, as they trained
     "adapters": 0,
     "micro_batches": 1,
 }
+UNTOLD = {("transformer", "clip"): 1.0}  # one of a notebook, which is in no name where it is usual
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
@@ -662,7 +662,7 @@ def comparison_key(record: dict) -> tuple:
     named = {
         f"{name} (parameter)" if name in SAME else name: value
         for name, value in {**ADDED, **record["settings"]}.items()
-        if name not in OF_ONE_RUN
+        if name not in OF_ONE_RUN and UNTOLD.get((record["notebook"], name)) != value
     }
     named["checkpointing"] = named["checkpointing"] or 0  # older ones have False
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
