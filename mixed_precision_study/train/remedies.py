@@ -57,19 +57,23 @@ REFUSED = [
 
 def check_remedies(settings: dict) -> None:
     """Raise UserError where two of the settings of a training exclude each other."""
-    chosen = {name for name, usual in NONE.items() if settings.get(name, usual) != usual}
+    given = {**NONE, **settings}
+    # a value of another type belongs to a reader's own parameter of that name
+    ours = {name for name, usual in NONE.items() if type(given[name]) is type(usual)}
+    chosen = {name for name in ours if given[name] != NONE[name]}
     chosen |= LACKS[settings["execution"]]
     for wrong, sentence in REFUSED:
         if wrong <= chosen:
             raise UserError(sentence)
-    size, parts = settings["batch_size"], settings.get("micro_batches", 1)
-    if parts > 1 and (size == "max" or size % parts):
+    size, parts = settings["batch_size"], given["micro_batches"]
+    if "micro_batches" in chosen and (size == "max" or size % parts):
         raise UserError(f"batch_size is {size}, and must be a number that {parts} divides.")
 
 
 def remedied(model: nn.Module, settings: Any) -> nn.Module:
     """Return a model that computes blocks again, or trains adapters, as the settings say."""
-    if every := getattr(settings, "checkpointing", 0):
+    every = getattr(settings, "checkpointing", 0)
+    if every and type(every) is int:
         for block in blocks_of(model)[::every]:
             # the library's own defaults: dropout draws the same numbers again
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)

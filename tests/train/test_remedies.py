@@ -9,6 +9,8 @@ import pytest
 import torch
 from conftest import experiment_of, refuses, run_cells
 
+from mixed_precision_study import compare
+
 SMALL = {
     "dataset": "synthetic",
     "width": 64,
@@ -145,3 +147,18 @@ def test_adapters_alone_are_trained_or_peft_is_asked_for(monkeypatch):
         "records"
     ]
     assert record.status == "unsupported" and "package peft" in record.reason
+
+
+def test_a_parameter_of_ones_own_may_have_the_name_of_a_remedy(tmp_path):
+    own = {"checkpointing": "selective", "micro_batches": "even"}
+    records = compare(
+        "own",
+        lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)),
+        [(torch.ones(2, 4),)],
+        lambda model, batch: model(*batch).float().mean(),
+        precisions=["fp32"],
+        output_dir=str(tmp_path),
+        **own,
+    )
+    assert [record.status for record in records] == ["ok"]
+    assert own.items() <= records[0].settings.items()
