@@ -63,8 +63,9 @@ def percents(
     form: str = "{:.0f}",
     factor: int = 100,
 ) -> str:
-    """Return the spans of a column in percent over the compared arms, one for each value of `by`,
-    after the words `what`, which name the arms and their bases; "" where it is not known.
+    """Return the spans of a column in percent over the compared arms, one for each value of `by`.
+
+    The words `what` come first, and name the arms and their bases. "" where it is not known.
     """
     own = rows[rows.arm.isin(tables.compared_arms)].dropna(subset=column)
     if own.empty:
