@@ -113,6 +113,12 @@ def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
     """
     given = SIZE | RUNGS[rung] | (TINY if options.tiny else {})
     parameters = {**given, "epochs": 1, "output_dir": str(options.folder)}
+    began_at = time.monotonic()
+
+    def note(phase: str) -> None:
+        with (options.folder / "phases.txt").open("a") as file:
+            file.write(f"{rung}: {phase} after {time.monotonic() - began_at:.0f} s\n")
+
     experiment = given["experiment"] = experiment_of(
         ROOT / "notebooks/transformer.ipynb", parameters
     )
@@ -121,9 +127,12 @@ def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
     batches = given["batches"] = lambda: experiment.batches(0, precision, size)
     step, trainer = plain(given, options.nanogpt) if "nanoGPT" in rung else suites(given)
     every = cycle_batches(batches)
+    note("built")
     losses = [step(next(every)).item() for _ in range(FIRST)]
     torch.cuda.empty_cache()  # which others need meanwhile
+    note("compiled")
     wait_for_turn()
+    note("its turn")
     seconds = []
     for _ in range(BLOCKS):
         began = time.perf_counter()
@@ -131,6 +140,7 @@ def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
             loss = step(next(every))
         loss.item()
         seconds.append((time.perf_counter() - began) / TIMED)
+    note("timed")
     second = statistics.median(seconds)
     weights = sum(one.numel() for one in experiment.make_model().parameters())
     tokens = size * given["context"] / second
@@ -150,6 +160,7 @@ def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
             f"{name} {share * seen['gpu_busy_ms_per_step']:.2f}"
             for name, share in seen["kernel_family_fractions"]
         )
+        note("profiled")
         yield row
 
 
