@@ -11,7 +11,7 @@ from mixed_precision_study.report.charts import draw_bars
 from mixed_precision_study.report.results import cell_of
 from mixed_precision_study.report.section import ratio_texts
 from mixed_precision_study.report.tables import Tables, read_tables
-from mixed_precision_study.report.words import COLOURS
+from mixed_precision_study.report.words import COLOURS, span
 
 FOLDER = "main/attention-h200"
 # of the GPT whose times are told; single processes of others and a smaller one lie beside it
@@ -91,13 +91,29 @@ def bar_rows(outputs: Path) -> pd.DataFrame:
             step = fmean(run["step_ms_median"] for run in runs)
             share = dict(profiled["kernel_family_fractions"]).get("attention", 0)
             spent = share * profiled["gpu_busy_ms_per_step"]
-            row = {"comparison": number, "run": f"Context {context:,}", "short": name}
+            row = {"name": f"Context {context:,}", "comparison": name, "run": name, "short": ""}
             row |= {"attention": spent, "all else": step - spent, "label": f"{step:.1f} ms"}
             rows.append(row | {"note": ""})
-    model = tables.comparisons["name"].iloc[0].partition(", context")[0]
-    return pd.DataFrame(rows).assign(name=model, task="a step of 8,192 tokens, and its attention")
+    return pd.DataFrame(rows).assign(task="a step of 8,192 tokens")
+
+
+def numbers(outputs: Path) -> dict[str, str]:
+    """Return what bf16 AMP gains at the shortest and the longest context, and attention's part."""
+    tables = read_tables(outputs / FOLDER)
+    found = {(one.comparison, one.arm, one.base): one.ratio for one in tables.ratios.itertuples()}
+    short, *_, long = (number for _, number in by_context(tables))
+    orders = [found[long, *ROWS[f"attention, {order}"]] for order in ("first", "second")]
+    return {
+        "short_context": f"{found[short, BOTH, BASE]:.1f}",
+        "long_context": f"{found[long, BOTH, BASE]:.1f}",
+        "long_attention": span(orders, "{:.1f}"),
+    }
 
 
 def figures(outputs: Path) -> list:
-    """Return the picture of the answer page, or nothing where the study has not been run."""
-    return [draw_bars(bar_rows(outputs), PARTS)] if (outputs / FOLDER).exists() else []
+    """Return the picture of the answer page, a figure a context, or nothing where the study has
+    not been run. Each has a scale of its own, because the longest context would hide the others.
+    """
+    if not (outputs / FOLDER).exists():
+        return []
+    return [draw_bars(rows, PARTS) for _, rows in bar_rows(outputs).groupby("name", sort=False)]

@@ -167,7 +167,8 @@ def numbers(outputs: Path) -> dict[str, str]:
     """
     found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
     found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
-    return found | compiling_pays(outputs) | copied.numbers(outputs)
+    found |= compiling_pays(outputs) | attention.numbers(outputs)
+    return found | copied.numbers(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
@@ -242,7 +243,6 @@ def of_widths(outputs: Path) -> dict[str, str]:
         "wide": one_digit(both[bf16].ratio),
         "bf16_wide": one_digit(both[bf16 & ~vit].ratio),
         "bf16_vit": one_digit(both[bf16 & vit].ratio),
-        "fp8_wide": percent(both[fp8 & (both["size"] == 4096)].ratio - 1),
         "fp8_vit": percent(1 - both[fp8 & vit].ratio),
     }
 

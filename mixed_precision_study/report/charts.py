@@ -112,6 +112,7 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
 LINE_HIGH, HEAD, FOOT = 0.22, 0.62, 0.3  # inches of a line of text, above a panel, below it
 LETTER = 0.088  # inches of a letter at most
 LONG_LINE = 44  # letters of a line that is as wide as a panel
+SHORTEST_BARS = 0.3  # inches that bars have beside their names
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
 LEAST_RATIO, MOST_RATIO = 0.8, 1.6  # the axis reaches at least so far
 LONG_LABEL = 0.4  # of the axis
@@ -218,22 +219,25 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     """Draw one model: its name, what the dots are, and for each row its name, the base's
     seconds, and the dots.
     """
-    lines = 1.5 * panel.row.nunique() + len(panel)
+    # a label that has no room beside its dot takes a line
+    taken = [1 if beside(dot, limits)[0] else 2 for dot in panel.itertuples()]
+    panel = panel.assign(taken=taken)
+    lines = 1.5 * panel.row.nunique() + sum(taken)
     figure, axes = framed(panel.panel.iloc[0], panel.about.iloc[0], LINE_HIGH * (lines + 1))
     axes.set(xscale="log", xlim=limits, ylim=(lines, -1))
     prepare_ratio_axis(axes, limits)
-    beside: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
-    axes.text(1, -0.4, panel.takes.iloc[0], ha="right", color=SOFT, **beside)
+    across: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
+    axes.text(1, -0.4, panel.takes.iloc[0], ha="right", color=SOFT, **across)
     at = 0.6
     for name_of_row, row in panel.groupby("row", sort=False):
         name = textwrap.shorten(name_of_row, LONG_LINE, placeholder="…")
         takes = f"{short(row.seconds.iloc[0])} s" if row.seconds.notna().iloc[0] else ""
         fits = min(1, (LONG_LINE - len(takes)) / len(name))  # so that the two do not touch
-        axes.text(0, at, name, size=fits * plt.rcParams["font.size"], **beside)
-        axes.text(1, at, takes, ha="right", color=SOFT, **beside)
-        axes.vlines(1, at + 0.4, at + len(row) + 0.6, color=SOFT, linewidth=1)
+        axes.text(0, at, name, size=fits * plt.rcParams["font.size"], **across)
+        axes.text(1, at, takes, ha="right", color=SOFT, **across)
+        axes.vlines(1, at + 0.4, at + row.taken.sum() + 0.6, color=SOFT, linewidth=1)
         for dot in row.itertuples():
-            at += 1
+            at += dot.taken
             draw_dot(axes, dot, at)
         at += 1.5
     return figure
@@ -265,8 +269,24 @@ def write_ticks(axes: Axes, ticks: Iterable[float], form: str) -> None:
     axes.set_xticks(shown, [form.format(tick) for tick in shown])
 
 
+def beside(dot: Any, limits: tuple[float, float]) -> tuple[int, float]:
+    """Return where the label of a dot has room on an axis: (1, its left end) at the dot's right,
+    (-1, its right end) at its left, or (0, 1) where neither has. A label does not cross the 1.
+    """
+    least, most = limits
+    ends = pd.Series([dot.low, dot.ratio, dot.high], dtype=float)
+    left, right = ends.min(), ends.max()
+    # factor from end to end of a label
+    wide = (most / least) ** (len(dot.label) * LETTER / PANEL)
+    if right * wide < most:
+        return 1, 1 if right < 1 < right * wide else right
+    start = 1 if left / wide < 1 < left else left
+    return (-1, start) if start / wide > least else (0, 1)
+
+
 def draw_dot(axes: Axes, dot: Any, place: float) -> None:
-    """Draw a ratio with its interval and its number, which the line at 1 does not cross.
+    """Draw a ratio with its interval and its number, which the line at 1 does not cross. A label
+    that has no room beside its dot stands on the line above.
 
     A range of machines is paler than an interval.
     """
@@ -277,21 +297,13 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
         )
     (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
-    ends = pd.Series([dot.low, dot.ratio, dot.high], dtype=float)
-    left = ends.min()
-    right = ends.max()
-    least, most = axes.get_xlim()
-    wide = (most / least) ** (len(dot.label) * LETTER / PANEL)  # factor from end to end of a label
-    fits = right * wide < most
-    start, end = (right, right * wide) if fits else (left, left / wide)
-    if min(start, end) < 1 < max(start, end):
-        start = 1
+    side, start = beside(dot, axes.get_xlim())
     axes.annotate(
         dot.label,
-        (start, place),
-        (6 if fits else -6, 0),
+        (start, place) if side else (axes.get_xlim()[1], place - 1),
+        (6 * side, 0),
         textcoords="offset points",
-        ha="left" if fits else "right",
+        ha="left" if side > 0 else "right",
         va="center",
         weight="bold" if dot.strong else "normal",
         color=INK if dot.low > 1 or dot.high < 1 else SOFT,
@@ -314,10 +326,13 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     low, high: ends of a thin line, NaN where there is none; without such columns there is none
     """
     heads = ~rows.comparison.duplicated()
-    y = (1 + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
     left, label, note = (rows[name].str.len().max() * LETTER for name in ("short", "label", "note"))
     label_end = PANEL - (note + 0.15 if note else 0)
-    ends = (left + 0.1) / PANEL, max(left + 0.3, label_end - label - 0.08) / PANEL
+    bars_end = label_end - label - 0.08
+    above = int(left + SHORTEST_BARS > bars_end)  # long names stand above their bars
+    left *= 1 - above
+    y = (1 + above + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
+    ends = (left + 0.1) / PANEL, bars_end / PANEL
     legend_lines = -(-len(parts or ()) // 2)
     figure, axes = framed(
         rows.name.iloc[0],
@@ -341,10 +356,10 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
         (inch / PANEL - ends[0]) / (ends[1] - ends[0]) for inch in (0, label_end, PANEL)
     )
     for row, place in zip(rows.itertuples(), y, strict=True):
-        axes.text(names, place, row.short, **beside)
+        axes.text(names, place - above, row.short, **beside)
         axes.text(labels, place, row.label, ha="right", **beside)
         axes.text(notes, place, row.note, ha="right", color=SOFT, **beside)
-    for place, text in zip(y[heads] - 1, rows.run[heads], strict=True):
+    for place, text in zip(y[heads] - 1 - above, rows.run[heads], strict=True):
         axes.text(names, place, textwrap.shorten(text, LONG_LINE, placeholder="…"), **beside)
     if parts:
         handles = [Patch(color=colour, label=part) for part, colour in parts.items()]

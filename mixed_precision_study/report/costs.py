@@ -141,7 +141,10 @@ def steps_of(tables: Tables) -> DataFrame:
     """
     steps = middle_runs(
         timed_trainings(tables),
-        lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"],
+        # what another process takes of the GPU looks idle
+        lambda one: (
+            not one["gpu_shared"] and one["kernel_family_fractions"] and one["gpu_busy_fraction"]
+        ),
     )
     families = [dict(record["kernel_family_fractions"]) for record in steps.record]
     busy = steps["size"].clip(upper=1)

@@ -53,6 +53,7 @@ LINES = (
     " answers say [which of them to add](<{0}/docs/answers/which-lines-do-i-add.md>) and [whether"
     " AMP is worth it in eager mode](<{0}/docs/answers/is-amp-worth-it-in-eager-mode.md>)."
 )
+MOST_NUMBERS = 3  # of a card
 NO_COMPARISON = "These runs compare no {} with {}"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
@@ -98,8 +99,13 @@ def way_of_title(best: DataFrame, bars: DataFrame) -> str:
 
 
 def said_of_ratios(tables: Tables, shown: DataFrame) -> str:
-    """Return how many times as fast each compared arm is as its base, over bars of one way."""
+    """Return how many times as fast each compared arm is as its base, over bars of one way; of an
+    axis of several settings the arm that is fastest where most were compared, for want of room.
+    """
     arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
+    if len(tables.axis.settings) > 1:
+        ratios_of = shown.groupby("arm").ratio
+        arms = [max(arms, key=lambda arm: (ratios_of.size()[arm], ratios_of.mean()[arm]))]
     ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
     base = tables.called(shown.baseline.iloc[0])
     text = f"{tables.called(arms[0])} trains {ratios[0]} times as fast as {base}"
@@ -174,6 +180,8 @@ def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
         shown = block[block.arm.isin(tables.compared_arms) & block.ratio.notna()]
         if shown.empty:
             shown = block[block.arm == best.arm]
+        if len(shown) > MOST_NUMBERS:  # the chart below has all of them
+            shown = shown.nlargest(MOST_NUMBERS, ["processes", "ratio"])
         base = tables.called(best.baseline)
         names = list(shown.short)
         how = in_way(best.way) or "in the same way"

@@ -170,23 +170,27 @@ class Tables:
         several = len(self.compared_arms) != 1
         return "the compared arms" if several else self.called(self.compared_arms[0])
 
+    def changed(self, arm: str) -> list[tuple[str, str]]:
+        """Return the settings of an arm that its base has not, or the first one of a base."""
+        bases = self.axis.bases[0].split(", ")
+        rows = [*zip(self.axis.settings, arm.split(", "), bases, strict=False)]
+        return [(name, one) for name, one, usual in rows if one != usual] or [rows[0][:2]]
+
     def short(self, arm: str) -> str:
         """Return the name of an arm for an axis: what its base has not, and true and false with
         their setting, as all values are of an axis of several settings, where two may be alike.
         """
-        settings = self.axis.settings
-        rows = [*zip(settings, arm.split(", "), self.axis.bases[0].split(", "), strict=False)]
-        changed = [(name, value) for name, value, usual in rows if value != usual]
+        alone = len(self.axis.settings) == 1
         return ", ".join(
             short_name(value)
-            if name == PRECISION or (len(settings) == 1 and value not in ("true", "false"))
+            if name == PRECISION or (alone and value not in ("true", "false"))
             else arm_name([name], value)
-            for name, value in changed or [rows[0][:2]]
+            for name, value in self.changed(arm)
         )
 
     def called(self, arm: str) -> str:
-        """Return the name of an arm for a sentence."""
-        return arm_name(self.axis.settings, arm)
+        """Return the name of an arm for a sentence: what its base has not."""
+        return ", ".join(arm_name([name], value) for name, value in self.changed(arm))
 
     def runs(self, comparison: int, arm: str, ok: bool = True) -> Runs:
         """Return the records of a comparison in one arm, those that only explain left out."""

@@ -42,8 +42,9 @@ def listed(values: list, word: str = "or") -> str:
 
 
 def natural(text: object) -> list[int | str]:
-    """Return a sort key that puts resnet18 before resnet101."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(text))]
+    """Return a sort key that puts resnet18 before resnet101, and context 128 before 1,024."""
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(text))
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
 
 
 def short(number: float) -> str:
