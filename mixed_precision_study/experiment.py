@@ -95,6 +95,7 @@ FOR_TRAINER = {
     "keep_batchnorm_fp32",
     "offload",
     "optimizer_in_backward",
+    "micro_batches",
 }
 
 

@@ -118,7 +118,8 @@ def compare(
     training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes a step in
     place of
         mixed_precision_study.train.step.training_step, which is a model for it. With `accumulate`
-        the batch is a tuple of batches.
+        the batch is a tuple of batches. compute_loss takes one of them, or all: then it has gone
+        backward for all but the last when it returns, and the step goes backward for that.
     evaluate(model, batches): returns the metric over `eval_batches`, a float, which it may read as
         often as it likes.
     metric: a mixed_precision_study.experiment.Metric, which says what `evaluate` returns.
@@ -214,7 +215,7 @@ def compare(
             loss,
             evaluate,
             metric,
-            training_step=training_step or functools.partial(usual_step, clip=chosen.clip or None),
+            training_step=training_step or functools.partial(usual_step, clip=chosen.clip),
             make_optimizer=make_optimizer,
             schedule=schedule,
             gpu=gpu,

@@ -165,6 +165,8 @@ class Common(Parameters):
     """each gradient is used and freed at once; without clip"""
     adapters: Whole = 0
     """rank of LoRA's adapters by peft, which alone are trained; 0: all weights"""
+    micro_batches: Count = 1
+    """parts of a batch, whose gradients are added up"""
     init_from: Text = ""
     """file of weights in data_dir to begin with, as save_to writes it"""
     save_to: Text = ""

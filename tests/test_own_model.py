@@ -392,8 +392,8 @@ def plain_losses(model, steps, loss, epochs):
 
 @pytest.mark.any_python
 @pytest.mark.parametrize("scaler", ["pytorch", "device"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_losses_are_those_of_a_loop(accumulate, scaler):
+@pytest.mark.parametrize("accumulate, micro_batches", [(1, 1), (1, 7), (3, 2)])
+def test_the_losses_are_those_of_a_loop(accumulate, micro_batches, scaler):
     batches = list(zip(INPUTS.split(14), LABELS.split(14), strict=True))[
         : 2 if accumulate == 1 else 5
     ]
@@ -404,6 +404,7 @@ def test_the_losses_are_those_of_a_loop(accumulate, scaler):
         "make_optimizer": two_groups,
         "clip": 0.1,
         "accumulate": accumulate,
+        "micro_batches": micro_batches,
         "schedule": lambda step: RATES[step],
         "seed": 3,
         "scaler": scaler,

@@ -73,7 +73,7 @@ ADDED = {  # parameters that older records lack, as they trained
     "adapters": 0,
     "micro_batches": 1,
 }
-UNTOLD = {("transformer", "clip"): 1.0}  # one of a notebook, which is in no name where it is usual
+ADDED_TO = {"transformer": {"clip": 1.0}}  # those of one notebook
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
@@ -653,18 +653,19 @@ def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
     It holds notebook, device, data, each part of the identity of one's own training, and every
-    parameter but the precision, the seed, the repetition and the folders. Data are compared by name
-    and contents. Records without a fingerprint are compared among themselves only.
+    parameter but the precision, the seed, the repetition and the folders. One that older records
+    lack is in no key where its value is the one they trained with. Data are compared by name and
+    contents. Records without a fingerprint are compared among themselves only.
     """
     # a run that ended early has only the second
     used = record["dataset_used"] or data_asked_for(record)
     same = {name: record[name] for name in SAME} | {"dataset_used": used}
+    usual = ADDED | ADDED_TO.get(record["notebook"], {})
     named = {
         f"{name} (parameter)" if name in SAME else name: value
-        for name, value in {**ADDED, **record["settings"]}.items()
-        if name not in OF_ONE_RUN and UNTOLD.get((record["notebook"], name)) != value
+        for name, value in record["settings"].items()
+        if name not in OF_ONE_RUN and (name, value) not in usual.items()
     }
-    named["checkpointing"] = named["checkpointing"] or 0  # older ones have False
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
     pairs = [*same.items(), *sorted(named.items())]
     return tuple((name, json.dumps(value)) for name, value in pairs)

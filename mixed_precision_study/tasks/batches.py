@@ -72,9 +72,20 @@ def leaves_of(
 
 
 class Parts(tuple):
-    """The batches of one step that adds up their gradients, see training_step() of
-    train/step.py.
+    """The batches of one step that adds up their gradients, see Trainer.loss_in_parts()."""
+
+
+def parts_of(batch: Any, count: int) -> Sequence[Batch]:
+    """Return what a step adds up: one batch or several, each in `count` parts with equally many
+    of the samples that its tensors begin with.
     """
+
+    def part(number, leaf, _):
+        return leaf.unflatten(0, (count, -1))[number] if isinstance(leaf, Tensor) else leaf
+
+    batches = batch if isinstance(batch, Parts) else [batch]
+    cuts = [functools.partial(part, number) for number in range(count)]
+    return [mapped(one, cut) for one in batches for cut in cuts] if count > 1 else batches
 
 
 def fingerprint_of(*parts: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..store.record import RunRecord
-from ..tasks.batches import Parts
+from ..tasks.batches import parts_of
 from .cuda_graph import DeviceScaler
 from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32
 
@@ -117,8 +117,8 @@ def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple]) ->
     if "fp16" not in trainer.precision:
         return
     scale = trainer.scaler.get_scale()
-    exact, batch = in_fp32(trainer.network, next(batches))
-    batch = batch[0] if isinstance(batch, Parts) else batch
+    part = parts_of(next(batches), trainer.micro_batches)[0]
+    exact, batch = in_fp32(trainer.network, part)
     # nothing is timed, so nothing is searched
     with cudnn_flags(benchmark=False, deterministic=True):
         loss, _ = trainer.compute_loss(exact, batch, None)

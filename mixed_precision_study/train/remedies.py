@@ -55,29 +55,36 @@ REFUSED = [
 ]
 
 
+def our_settings(settings: dict) -> dict:
+    """Return the settings of all remedies. One that is missing is as where nothing is remedied, and
+    so is one of another type, because it is a reader's own parameter of that name.
+    """
+    return {
+        name: settings[name] if type(settings.get(name)) is type(usual) else usual
+        for name, usual in NONE.items()
+    }
+
+
 def check_remedies(settings: dict) -> None:
     """Raise UserError where two of the settings of a training exclude each other."""
-    given = {**NONE, **settings}
-    # a value of another type belongs to a reader's own parameter of that name
-    ours = {name for name, usual in NONE.items() if type(given[name]) is type(usual)}
-    chosen = {name for name in ours if given[name] != NONE[name]}
-    chosen |= LACKS[settings["execution"]]
+    ours = our_settings(settings)
+    chosen = {name for name in ours if ours[name] != NONE[name]} | LACKS[settings["execution"]]
     for wrong, sentence in REFUSED:
         if wrong <= chosen:
             raise UserError(sentence)
-    size, parts = settings["batch_size"], given["micro_batches"]
-    if "micro_batches" in chosen and (size == "max" or size % parts):
+    size, parts = settings["batch_size"], ours["micro_batches"]
+    if parts > 1 and (size == "max" or size % parts):
         raise UserError(f"batch_size is {size}, and must be a number that {parts} divides.")
 
 
 def remedied(model: nn.Module, settings: Any) -> nn.Module:
     """Return a model that computes blocks again, or trains adapters, as the settings say."""
-    every = getattr(settings, "checkpointing", 0)
-    if every and type(every) is int:
+    ours = our_settings(vars(settings))
+    if every := ours["checkpointing"]:
         for block in blocks_of(model)[::every]:
             # the library's own defaults: dropout draws the same numbers again
             block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    if rank := getattr(settings, "adapters", 0):
+    if rank := ours["adapters"]:
         add_adapters(model, rank)
     return model
 

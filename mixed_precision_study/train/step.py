@@ -30,9 +30,9 @@ from ..measure.timing import (
     synchronize,
     waited_for,
 )
-from ..parameters import Diverged, Failed, UserError
+from ..parameters import Diverged, Failed, Unsupported, UserError
 from ..store.record import RunRecord
-from ..tasks.batches import Parts
+from ..tasks.batches import parts_of
 from .as_found import AsFound
 from .cuda_graph import CapturedStep
 from .device_optimizer import MOMENTS, in_8_bits, on_device
@@ -63,31 +63,25 @@ def training_step(
     optimizer: Any,
     scaler: Any,
     precision: Precision,
-    clip: float | None = None,
+    clip: float = 0.0,
 ) -> tuple[torch.Tensor, Any]:
     """Take one step and return (loss, hidden). It is the step of experiments that bring none of
     their own.
 
-    batch: a batch, or Parts: several, whose gradients are averaged, so that a step needs the memory
-    of one. compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm
-    of the gradient.
+    compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the
+    gradient; 0: it is not clipped.
     """
     optimizer.zero_grad(set_to_none=True)
-    parts = batch if isinstance(batch, Parts) else (batch,)
-    losses = []
-    for part in parts:
-        with precision.autocast():
-            loss, hidden = compute_loss(model, part, hidden)
-            loss = loss / len(parts) if len(parts) > 1 else loss
-        scaler.scale(loss).backward()
-        losses.append(loss.detach())
+    with precision.autocast():
+        loss, hidden = compute_loss(model, batch, hidden)
+    scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
-    if clip is not None:
+    if clip:
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         torch.nn.utils.clip_grad_norm_(weights, clip)
     scaler.step(optimizer)
     scaler.update()
-    return torch.stack(losses).sum() if len(losses) > 1 else losses[0], hidden
+    return loss.detach(), hidden
 
 
 def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: list) -> Any:
@@ -165,11 +159,13 @@ class Trainer:
         keep_batchnorm_fp32: bool = False,
         offload: bool = False,
         optimizer_in_backward: bool = False,
+        micro_batches: int = 1,
         data: Any = None,
     ):
         self.precision = precision
         self.data = data
         self.shapes = getattr(data, "shapes", ())
+        self.micro_batches = micro_batches
         self.device = device
         self.compute_loss = compute_loss
         self.step_function = step_function or training_step
@@ -260,8 +256,31 @@ class Trainer:
         if self.captured:
             self.captured.graph = None
         return self.step_function(
-            self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode
+            self.network, batch, hidden, self.loss_in_parts, self.optimizer, self.scaler, self.mode
         )
+
+    def loss_in_parts(self, model: Any, batch: Any, hidden: Any) -> tuple[torch.Tensor, Any]:
+        """Return (mean loss, hidden) of a step whose gradients are averaged over the parts of its
+        batch, so that it needs the memory of one.
+
+        All parts but the last have gone backward when it returns, outside autocast, as they would
+        in the step. Its own backward pass adds the gradients of the last.
+        """
+        parts = parts_of(batch, self.micro_batches)
+        if len(parts) == 1:
+            return self.loss_of(model, parts[0], hidden)
+        total = 0.0
+        for number, part in enumerate(parts, 1):
+            loss, hidden = self.loss_of(model, part, hidden)
+            if hidden is not None and self.micro_batches > 1:
+                raise Unsupported("micro_batches would give a part the hidden state of another")
+            loss = loss / len(parts) + total
+            if number < len(parts):
+                with torch.autocast(self.device.type, enabled=False):
+                    torch.clear_autocast_cache()  # its copies would fill memory until the end
+                    self.scaler.scale(loss).backward()
+                total = loss.detach()
+        return loss, hidden
 
     def set_lr(self, lr: float) -> None:
         """Set the first group's rate. The others keep their ratio to it."""
