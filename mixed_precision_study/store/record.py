@@ -65,6 +65,10 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 # what was asked for.
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 ADDED = {  # parameters that older records lack, as they trained
+    "cudnn_benchmark": True,
+    "fused": False,
+    "init_from": "",
+    "save_to": "",
     "moments": "as_weights",
     "checkpointing": 0,
     "memory_budget": 0.0,
@@ -73,7 +77,12 @@ ADDED = {  # parameters that older records lack, as they trained
     "adapters": 0,
     "micro_batches": 1,
 }
-UNTOLD = {("transformer", "clip"): 1.0}  # one of a notebook, which is in no name where it is usual
+UNTOLD = {  # of a notebook, in no name where they are usual, as other versions lack them
+    ("transformer", "clip"): 1.0,
+    ("lstm_language_model", "heads"): 2,
+    **{(name, "repeats"): 1 for name in ("cifar_resnet", "efficientnet_regression")},
+    ("lstm_language_model", "repeats"): 1,
+}
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
