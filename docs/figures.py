@@ -249,23 +249,30 @@ def of_widths(outputs: Path) -> dict[str, str]:
 
 def in_eager_mode(outputs: Path) -> dict[str, str]:
     """Return what AMP gains in eager mode: our three models in the reference, on all machines
-    that ran them, and wherever the GPU was busy.
+    that ran them, and by how busy TF32 keeps the GPU.
 
-    Busy are image models in fp16 whose step left the GPU idle for less than BUSY, in every folder.
+    Busy is a step in TF32 that leaves the GPU idle for less than BUSY, because that is what one
+    sees before AMP is on. Image models in fp16 of every folder count, each comparison once.
     """
     usual, ours = referred(outputs, "eager"), bars(outputs, sets_of(outputs), "eager")
     usual = usual[usual.precision.isin(AMP)]
     ours = ours[ours.precision.isin(AMP) & (ours.baseline == "tf32")]
     found = pd.concat([timed_in(folder) for folder in live(outputs)], ignore_index=True)
-    busy = found[(found.precision == FP16) & (found.execution == "eager") & (found.idle < BUSY)]
-    images = ~busy.model.isin(("lstm", "transformer"))
-    return {
+    found = found[(found.precision == FP16) & (found.execution == "eager")]
+    found = found.drop_duplicates(["model", "ratio"])  # two folders may show the same runs
+    images = found[~found.model.isin(("lstm", "transformer"))]
+    lstm = found[(found.model == "lstm") & (found.idle < BUSY)]
+    parted = {"busy": images[images.idle < BUSY], "waiting": images[images.idle >= BUSY]}
+    numbers = {
         "eager": one_digit(usual.ratio),
         "eager_all": one_digit(pd.concat([ours.lowest, ours.highest])),
-        "busy": one_digit(busy[images].ratio),
-        "busy_runs": str(int(images.sum())),
-        "busy_lstm": span(busy[busy.model == "lstm"].ratio, "{:.2f}"),
+        "busy_lstm": span(lstm.ratio, "{:.2f}"),
     }
+    for name, part in parted.items():
+        numbers[name] = one_digit(part.ratio)
+        numbers[f"{name}_runs"] = str(len(part))
+        numbers[f"{name}_faster"] = str(int((part.ratio > 1).sum()))
+    return numbers
 
 
 def compiling_pays(outputs: Path) -> dict[str, str]:
@@ -308,12 +315,11 @@ def memory_saved(outputs: Path) -> dict[str, str]:
 
 
 def timed_in(folder: Path) -> pd.DataFrame:
-    """Return a folder's ratios over TF32, with the share of a step that the GPU idles."""
+    """Return a folder's ratios over TF32, with the share of TF32's step that the GPU idles."""
     ratios = pd.read_csv(folder / "ratios.csv", low_memory=False)
-    columns = ["comparison", "precision", "idle"]
-    trainings = pd.read_csv(folder / "trainings.csv", usecols=columns)
-    idle = trainings.groupby(columns[:2]).idle.mean()
-    return ratios[ratios.base == "tf32"].join(idle, on=columns[:2])
+    trainings = pd.read_csv(folder / "trainings.csv", usecols=["comparison", "precision", "idle"])
+    idle = trainings[trainings.precision == "tf32"].groupby("comparison").idle.mean()
+    return ratios[ratios.base == "tf32"].join(idle, on="comparison")
 
 
 def sets_of(outputs: Path) -> tuple[str, ...]:
