@@ -19,7 +19,9 @@ import copied  # noqa: E402
 import does_not_fit  # noqa: E402
 import weights  # noqa: E402
 
+from docs.quoted import in_words  # noqa: E402
 from docs.sheets import sheet_of  # noqa: E402
+from mixed_precision_study.judge.verdict import SHORTEST_SECONDS  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
 from mixed_precision_study.report.charts import (  # noqa: E402
     chart_style,
@@ -74,6 +76,8 @@ EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
     "lstm_fp16_energy": (LSTM, FP16),
 }
 BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
+EAGER = "more/eager-h200"
+PAYS = 1.05  # above it AMP pays, as the plan of the study eager says
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
     "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
     "resnet_graph_fp16": (RESNET, FP16, "CUDA graph"),
@@ -166,7 +170,8 @@ def numbers(outputs: Path) -> dict[str, str]:
     <!--/-->.
     """
     found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
-    found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
+    found |= in_eager_mode(outputs) | of_eager_study(outputs) | without_graph(outputs)
+    found |= memory_saved(outputs) | largest_batches(outputs)
     return found | compiling_pays(outputs) | copied.numbers(outputs)
 
 
@@ -273,6 +278,66 @@ def in_eager_mode(outputs: Path) -> dict[str, str]:
         numbers[f"{name}_runs"] = str(len(part))
         numbers[f"{name}_faster"] = str(int((part.ratio > 1).sum()))
     return numbers
+
+
+def eager_cells(outputs: Path) -> pd.DataFrame:
+    """Return fp16 AMP over TF32 in the study eager, a row for each model and way that trained long
+    enough: whether TF32 keeps the GPU `busy`, and whether AMP `pays` on every machine, NaN where
+    that is inconclusive.
+    """
+    found = timed_in(outputs / EAGER)
+    found = found[(found.precision == FP16) & (found.seconds >= SHORTEST_SECONDS)]
+    above = found.lowest > PAYS
+    pays = above.astype(float).where(above | (found.highest < 1))
+    return found.assign(busy=found.idle < BUSY, pays=pays)
+
+
+def of_eager_study(outputs: Path) -> dict[str, str]:
+    """Return the numbers of the study eager: where fp16 AMP pays, by how busy TF32 keeps the GPU,
+    and how often that rule and the rule that it always pays are right where the runs decide.
+    """
+    cells = eager_cells(outputs)
+    decided = cells.dropna(subset="pays")
+    found = {
+        "study_machines": in_words(int(cells.hosts.max())),
+        "study_decided": str(len(decided)),
+        "study_rule": str(int((decided.busy == decided.pays).sum())),
+        "study_always": str(int(decided.pays.sum())),
+    }
+    for name, part in (("busy", cells[cells.busy]), ("waiting", cells[~cells.busy])):
+        found |= {
+            f"study_{name}": span(part[["lowest", "highest"]].stack(), "{:.2f}"),
+            f"study_{name}_cells": str(len(part)),
+            f"study_{name}_pays": str(int(part.pays.sum())),
+            f"study_{name}_not": str(int((part.pays == 0).sum())),
+        }
+    return found
+
+
+def best_steps(outputs: Path) -> pd.DataFrame:
+    """Return the shortest step without a graph of ResNet-18 and EfficientNet at their usual batch, a
+    row for each machine of the study eager, with `gain` over TF32 as it is.
+    """
+    table = pd.read_csv(outputs / EAGER / "trainings.csv", low_memory=False)
+    usual = {MODELS["resnet"]: BATCHES[RESNET], MODELS["efficientnet"]: BATCHES[EFFICIENTNET]}
+    table = table[(table.status == "ok") & (table.batch_size == table.model.map(usual))]
+    keys = ["model", "host", "seed"]
+    changed = table[["fused", "channels_last"]].astype(bool).any(axis=1)
+    plain = table[(table.precision == "tf32") & ~changed]
+    best = table.loc[table.groupby(keys).step_ms.idxmin()]
+    best = best.join(plain.set_index(keys).step_ms.rename("plain"), on=keys)
+    return best.assign(gain=best.plain / best.step_ms)
+
+
+def without_graph(outputs: Path) -> dict[str, str]:
+    """Return the milliseconds of the best step without a graph, and its gain over TF32 as it is."""
+    best = best_steps(outputs)
+    found = {}
+    for name, model in itertools.islice(MODELS.items(), 2):
+        own = best[best.model == model]
+        found[f"best_{name}_ms"] = span(own.step_ms, "{:.1f}")
+        found[f"best_{name}"] = one_digit(own.gain)
+    return found
 
 
 def compiling_pays(outputs: Path) -> dict[str, str]:
