@@ -77,12 +77,7 @@ ADDED = {  # parameters that older records lack, as they trained
     "adapters": 0,
     "micro_batches": 1,
 }
-UNTOLD = {  # of a notebook, in no name where they are usual, as other versions lack them
-    ("transformer", "clip"): 1.0,
-    ("lstm_language_model", "heads"): 2,
-    **{(name, "repeats"): 1 for name in ("cifar_resnet", "efficientnet_regression")},
-    ("lstm_language_model", "repeats"): 1,
-}
+UNTOLD = {("transformer", "clip"): 1.0}  # one of a notebook, which is in no name where it is usual
 # fields of a comparison
 SAME = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
