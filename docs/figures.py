@@ -19,7 +19,9 @@ import copied  # noqa: E402
 import does_not_fit  # noqa: E402
 import weights  # noqa: E402
 
+from docs.quoted import in_words  # noqa: E402
 from docs.sheets import sheet_of  # noqa: E402
+from mixed_precision_study.judge.verdict import SHORTEST_SECONDS  # noqa: E402
 from mixed_precision_study.report import quality, settings  # noqa: E402
 from mixed_precision_study.report.charts import (  # noqa: E402
     chart_style,
@@ -74,6 +76,8 @@ EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
     "lstm_fp16_energy": (LSTM, FP16),
 }
 BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
+EAGER = "more/eager-h200"
+PAYS = 1.05  # above it AMP pays, as the plan of the study eager says
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
     "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
     "resnet_graph_fp16": (RESNET, FP16, "CUDA graph"),
@@ -166,9 +170,9 @@ def numbers(outputs: Path) -> dict[str, str]:
     <!--/-->.
     """
     found = over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
-    found |= in_eager_mode(outputs) | memory_saved(outputs) | largest_batches(outputs)
-    found |= compiling_pays(outputs) | attention.numbers(outputs)
-    return found | copied.numbers(outputs)
+    found |= in_eager_mode(outputs) | of_eager_study(outputs) | without_graph(outputs)
+    found |= memory_saved(outputs) | largest_batches(outputs) | compiling_pays(outputs)
+    return found | attention.numbers(outputs) | copied.numbers(outputs)
 
 
 def over_models(outputs: Path) -> dict[str, str]:
@@ -249,23 +253,103 @@ def of_widths(outputs: Path) -> dict[str, str]:
 
 def in_eager_mode(outputs: Path) -> dict[str, str]:
     """Return what AMP gains in eager mode: our three models in the reference, on all machines
-    that ran them, and wherever the GPU was busy.
+    that ran them, and by how busy TF32 keeps the GPU.
 
-    Busy are image models in fp16 whose step left the GPU idle for less than BUSY, in every folder.
+    Busy is a step in TF32 that leaves the GPU idle for less than BUSY, because that is what one
+    sees before AMP is on. Image models in fp16 of every folder count, each comparison once.
     """
     usual, ours = referred(outputs, "eager"), bars(outputs, sets_of(outputs), "eager")
     usual = usual[usual.precision.isin(AMP)]
     ours = ours[ours.precision.isin(AMP) & (ours.baseline == "tf32")]
     found = pd.concat([timed_in(folder) for folder in live(outputs)], ignore_index=True)
-    busy = found[(found.precision == FP16) & (found.execution == "eager") & (found.idle < BUSY)]
-    images = ~busy.model.isin(("lstm", "transformer"))
-    return {
+    found = found[(found.precision == FP16) & (found.execution == "eager")]
+    found = found.drop_duplicates(["model", "ratio"])  # two folders may show the same runs
+    images = found[~found.model.isin(("lstm", "transformer"))]
+    lstm = found[(found.model == "lstm") & (found.idle < BUSY)]
+    parted = {"busy": images[images.idle < BUSY], "waiting": images[images.idle >= BUSY]}
+    numbers = {
         "eager": one_digit(usual.ratio),
         "eager_all": one_digit(pd.concat([ours.lowest, ours.highest])),
-        "busy": one_digit(busy[images].ratio),
-        "busy_runs": str(int(images.sum())),
-        "busy_lstm": span(busy[busy.model == "lstm"].ratio, "{:.2f}"),
+        "busy_lstm": span(lstm.ratio, "{:.2f}"),
     }
+    for name, part in parted.items():
+        numbers[name] = one_digit(part.ratio)
+        numbers[f"{name}_runs"] = str(len(part))
+        numbers[f"{name}_faster"] = str(int((part.ratio > 1).sum()))
+    return numbers
+
+
+def eager_cells(outputs: Path) -> pd.DataFrame:
+    """Return fp16 AMP over TF32 in the study eager, a row for each model and way that trained long
+    enough: whether TF32 keeps the GPU `busy`, and whether AMP `pays` on every machine, NaN where
+    that is inconclusive.
+    """
+    found = timed_in(outputs / EAGER)
+    found = found[(found.precision == FP16) & (found.seconds >= SHORTEST_SECONDS)]
+    above = found.lowest > PAYS
+    pays = above.astype(float).where(above | (found.highest < 1))
+    return found.assign(busy=found.idle < BUSY, pays=pays)
+
+
+def of_eager_study(outputs: Path) -> dict[str, str]:
+    """Return the numbers of the study eager: where fp16 AMP pays, by how busy TF32 keeps the GPU,
+    and how often that rule and the rule that it always pays are right where the runs decide.
+    """
+    cells = eager_cells(outputs)
+    decided = cells.dropna(subset="pays")
+    found = {
+        "study_machines": in_words(int(cells.hosts.max())),
+        "study_share": f"{1 - BUSY:.0%}",
+        "study_decided": str(len(decided)),
+        "study_rule": str(int((decided.busy == decided.pays).sum())),
+        "study_always": str(int(decided.pays.sum())),
+    }
+    for name, part in (("busy", cells[cells.busy]), ("waiting", cells[~cells.busy])):
+        found |= {
+            f"study_{name}": span(part[["lowest", "highest"]].stack(), "{:.2f}"),
+            f"study_{name}_cells": str(len(part)),
+            f"study_{name}_pays": str(int(part.pays.sum())),
+            f"study_{name}_not": str(int((part.pays == 0).sum())),
+        }
+    return found
+
+
+@functools.cache
+def usual_steps(outputs: Path) -> pd.DataFrame:
+    """Return the trainings of ResNet-18 and EfficientNet at their usual batch in the study eager,
+    with the milliseconds of TF32 on the same machine: `plain`, with a `fused` optimizer, and with
+    the `layout` channels_last besides.
+    """
+    table = pd.read_csv(outputs / EAGER / "trainings.csv", low_memory=False)
+    usual = {MODELS["resnet"]: BATCHES[RESNET], MODELS["efficientnet"]: BATCHES[EFFICIENTNET]}
+    table = table[(table.status == "ok") & (table.batch_size == table.model.map(usual))]
+    keys = ["model", "host", "seed"]
+    changed = table[["fused", "channels_last"]].astype(bool).sum(axis=1)
+    for count, name in enumerate(("plain", "fused_ms", "layout_ms")):
+        tf32 = table[(table.precision == "tf32") & (changed == count)]
+        table = table.join(tf32.set_index(keys).step_ms.rename(name), on=keys)
+    return table
+
+
+def best_steps(outputs: Path) -> pd.DataFrame:
+    """Return the usual_steps() that are the shortest of their model and machine."""
+    table = usual_steps(outputs)
+    return table.loc[table.groupby(["model", "host", "seed"]).step_ms.idxmin()]
+
+
+def without_graph(outputs: Path) -> dict[str, str]:
+    """Return the milliseconds of the best step without a graph, its gain over TF32 as it is, and
+    what a fused optimizer and channels_last after it gain in TF32, each over all machines.
+    """
+    best = best_steps(outputs)
+    found = {}
+    for name, model in itertools.islice(MODELS.items(), 2):
+        own = best[best.model == model]
+        found[f"best_{name}_ms"] = span(own.step_ms, "{:.1f}")
+        found[f"best_{name}"] = one_digit(own.plain / own.step_ms)
+        found[f"fused_{name}"] = one_digit(own.plain / own.fused_ms)
+        found[f"eager_layout_{name}"] = one_digit(own.fused_ms / own.layout_ms)
+    return found
 
 
 def compiling_pays(outputs: Path) -> dict[str, str]:
@@ -308,12 +392,11 @@ def memory_saved(outputs: Path) -> dict[str, str]:
 
 
 def timed_in(folder: Path) -> pd.DataFrame:
-    """Return a folder's ratios over TF32, with the share of a step that the GPU idles."""
+    """Return a folder's ratios over TF32, with the share of TF32's step that the GPU idles."""
     ratios = pd.read_csv(folder / "ratios.csv", low_memory=False)
-    columns = ["comparison", "precision", "idle"]
-    trainings = pd.read_csv(folder / "trainings.csv", usecols=columns)
-    idle = trainings.groupby(columns[:2]).idle.mean()
-    return ratios[ratios.base == "tf32"].join(idle, on=columns[:2])
+    trainings = pd.read_csv(folder / "trainings.csv", usecols=["comparison", "precision", "idle"])
+    idle = trainings[trainings.precision == "tf32"].groupby("comparison").idle.mean()
+    return ratios[ratios.base == "tf32"].join(idle, on="comparison")
 
 
 def sets_of(outputs: Path) -> tuple[str, ...]:

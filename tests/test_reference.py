@@ -10,8 +10,14 @@ import pytest
 from conftest import ROOT, results
 from equal_runs import equal_runs, false_positive_rate, table
 
+from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import is_explanation
+from mixed_precision_study.store.record import (
+    OF_ONE_RUN,
+    UNTOLD,
+    comparison_key,
+    is_explanation,
+)
 
 pytestmark = pytest.mark.release
 
@@ -63,6 +69,15 @@ def test_every_record_that_is_kept_here_can_be_used():
     found, left_out = read_records(OUTPUTS)
     assert len(found) > 1000
     assert left_out == []
+
+
+def test_no_parameter_of_today_parts_a_record_from_a_new_run():
+    """A new machine joins those before it, so a parameter that they lack is one they trained by."""
+    paths = {path.stem: path for path in (ROOT / "notebooks").glob("*.ipynb")}
+    for record in read_records(OUTPUTS / "more")[0]:
+        known = {*parameters_of(paths[record["notebook"]])[0].model_fields, *OF_ONE_RUN}
+        untold = {name for notebook, name in UNTOLD if notebook == record["notebook"]}
+        assert known <= {*dict(comparison_key(record)), *OF_ONE_RUN, *untold}
 
 
 WHOLE = (

@@ -317,7 +317,9 @@ def method_section(tables: Tables) -> Section:
             " state of their notebook than its newest. Those that run_all.py had set aside are left"
             " out, the others are used."
         )
-    section.say(said_of_commits(list(tables.trainings.record)))
+    # a training of several arms stands in several rows
+    once = {record["path"]: record for record in tables.trainings.record}
+    section.say(said_of_commits([*once.values()]))
     add_environment(section, tables)
     section.say(METHOD)
     return section

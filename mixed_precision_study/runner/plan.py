@@ -266,7 +266,8 @@ def swept_settings(
             for way in itertools.chain(*map(each_of, entry.ways))
         ]
         first = repeats * swept["seed"].index(combination["seed"]) if "seed" in swept else 0
-        trainings = entry.repeats * count * sum(len(way["precisions"]) for way in ways)
+        values_swept = math.prod(map(len, entry.sweep.values()))  # also those that -p replaces
+        trainings = entry.repeats * values_swept * sum(len(way["precisions"]) for way in ways)
         names = tuple(sorted({*combination, *OF_THE_RUN}))  # a set has no order
         settings.append(
             Setting(path, ways, names, range(first, first + repeats), entry.minutes / trainings)

@@ -65,6 +65,10 @@ NO_EFFECT = ("data_dir", "output_dir")  # parameters that do not change the resu
 # what was asked for.
 OF_ONE_RUN = {"precisions", "seed", "repeat", "dataset", *NO_EFFECT}
 ADDED = {  # parameters that older records lack, as they trained
+    "cudnn_benchmark": True,
+    "fused": False,
+    "init_from": "",
+    "save_to": "",
     "moments": "as_weights",
     "checkpointing": 0,
     "memory_budget": 0.0,

@@ -178,6 +178,8 @@ def test_swept_seeds_are_numbered_and_run_once(tmp_path):
     ]
     # half of the second entry runs already
     assert sum(run.minutes for run in runs) == pytest.approx(1.5)
+    ((run,),) = planned(tmp_path, {"runs": [one]}, ("seed", "7"))
+    assert run.minutes == pytest.approx(0.5)
 
 
 def test_a_foreign_notebook_declares_what_its_cell_assigns(tmp_path):

@@ -125,6 +125,7 @@ def test_only_equal_conditions_are_compared():
         assert key(**other) != key()
     # older records lack the parameter, and trained so
     assert key(moments="as_weights") == key() != key(moments="fp32")
+    assert key(fused=False, cudnn_benchmark=True) == key() != key(fused=True)
     assert key(checkpointing=False) == key(checkpointing=0) == key() != key(checkpointing=1)
     # a run that ended before it had its data
     assert key(used=None, dataset="cifar10") == key() != key(used=None)
