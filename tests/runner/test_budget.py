@@ -24,6 +24,17 @@ def test_one_training_a_model_is_left_and_said(tmp_path, capsys):
     assert len(said) == 3 and all("fits into 5 GiB, with a peak of" in line for line in said)
     assert all("compiled" in line for line in said)
     assert [run.parameters.get("loss_chunks") for run in runs] == [1, 8, None]
+    # what an earlier limit chose does not hide the study's own table
+    own = tmp_path / "own"
+    write_fit(own, ["fit"], memory_limit_gib=5.0)
+    kept = {path for run in runs for path in run.trainings}
+    for path in own.glob("*.json"):
+        if path.stem not in kept:
+            path.unlink()
+    study = STUDIES["fit"] | {"measured": str(tmp_path)}
+    again = within_limit(planned(own, memory_limit_gib=5), study, own, 5)
+    assert [run.trainings.keys() for (run,) in again] == [run.trainings.keys() for run in runs]
+    assert capsys.readouterr().out.splitlines() == said
     larger = planned(tmp_path, memory_limit_gib=5, batch_size=100_000)
     with refuses("predictions need records"):
         within_limit(larger, STUDIES["fit"], tmp_path, 5)
