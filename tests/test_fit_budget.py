@@ -44,6 +44,12 @@ def test_exact_predictions_pass(outputs, capsys):
     assert measured == guess and arm[0] == "amp_bf16,"
 
 
+def test_without_the_held_out_model_there_is_no_score(tmp_path, capsys):
+    write_fit(tmp_path, ["fit", "fit-time"])
+    assert fit_budget.main([str(tmp_path)]) == 1
+    assert "was not measured" in capsys.readouterr().out
+
+
 def small_gpt(outputs):
     table = does_not_fit.measured(outputs)
     return table[table.model.str.contains("12 × 768, context 1,024")].set_index("name")

@@ -59,7 +59,8 @@ def test_a_compiler_may_need_more_for_a_loss_in_parts():
     table = [made(SMALL | ARMS[4]), made(SMALL | ARMS[4] | {"loss_chunks": 8})]
     table[1]["ledger_activations_mib"] = table[0]["ledger_activations_mib"] + 500
     wanted = made(SMALL | ARMS[4] | {"vocabulary": 100_000})
-    assert predict(table, AXIS, wanted).peak_mib > table[0]["peak_allocated_mib"]
+    without = predict(table[:1], AXIS, wanted)
+    assert predict(table, AXIS, wanted).peak_mib == pytest.approx(without.peak_mib)
 
 
 def test_all_gradients_are_there_at_the_end():
