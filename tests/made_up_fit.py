@@ -60,7 +60,7 @@ def ledger_of(settings, precision="amp_bf16"):
 
 def write_fit(folder, names=("fit", "fit-held-out", "fit-time"), **given):
     """Write a record of each run of some studies into a folder, with parameters `given` by -p."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         for comparison in plan(STUDIES[name], NOTEBOOKS, folder, given, on_gpu=True)[0]:
             for run in comparison:

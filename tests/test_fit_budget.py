@@ -1,7 +1,10 @@
 """The answer on what does not fit, and the score of the predictions, from made-up records."""
 
+import json
+
 import does_not_fit
 import fit_budget
+import pandas as pd
 import pytest
 from fit_budget import Arm, budgets_of, judged, passes
 from made_up_fit import write_fit
@@ -72,11 +75,33 @@ def test_tables_and_picture_are_those_of_the_arms(outputs):
     again = small.loc["every block again"]
     lines = does_not_fit.table_of(outputs).splitlines()
     head, _, *rows = (line.strip("|").split("|") for line in lines)
-    cells = {row[0]: dict(zip(head, row, strict=True))[again.model] for row in rows}
-    assert cells["every block again"] == f"−{again.less:.1f} GiB, +30% (30 to 30)"
-    assert "~" in cells["offload"] and cells["TF32"].startswith("+")
+    assert head[1:] == ["GPT, context 1,024", "GPT, context 8,192", "ViT-B/16", "loss"]
+    cells = {name: rest for name, *rest in rows}
+    less = f"{again.less:.1f}"
+    assert cells["every block again"][::3] == [f"−{less}, +30% (30 to 30)", "="]
+    assert "~" in cells["offload"][0] and cells["TF32"][0].startswith("+")
     line = f"|{again.model}|{small.gib['compiled']:.1f} GiB|−50%|1: compiled|"
     assert line in does_not_fit.frontier_of(outputs).splitlines()
-    idle = does_not_fit.nothing_of(outputs)
-    assert "bf16 moments" not in idle and "**optimizer in backward**" in idle
-    assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [4, 0]
+    idle = does_not_fit.nothing_of(outputs).splitlines()
+    assert len(idle) == 3 and all("optimizer in backward" in one for one in idle)
+    assert "because activations fill 79%" in idle[0] and "bf16 moments" not in idle[0]
+    assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [3, 0]
+    (foot,) = (one.get_text() for one in does_not_fit.figures(outputs)[0].texts[2:])
+    assert foot.startswith(f"1 compiled: {small.gib['compiled']:.1f} GiB, −50%")
+
+
+def test_a_frontier_has_one_of_two_alike_and_none_without_a_time():
+    names = ["a", "a + b", "c", "untimed"]
+    rows = {"model": "m", "other": False, "arm": names, "name": names}
+    table = pd.DataFrame(rows | {"gib": [2, 2, 3, 1], "more": [0.1, 0.1, 0.2, float("nan")]})
+    found = [does_not_fit.is_on_frontier(table, row) for row in table.itertuples()]
+    assert found == [True, False, False, False]
+
+
+def test_a_model_without_its_base_is_left_out(tmp_path):
+    folder = tmp_path / does_not_fit.FOLDER
+    write_fit(folder, ["fit"])
+    for path in folder.glob("cifar_resnet*.json"):
+        if json.loads(path.read_text())["run"]["precision"] == "amp_bf16":
+            path.unlink()
+    assert len(does_not_fit.measured(tmp_path).model.unique()) == 2
