@@ -3,14 +3,21 @@
 import functools
 import math
 import re
+import sys
 import textwrap
 from pathlib import Path
 
 import pandas as pd
 
-from mixed_precision_study.judge.arms import peak_gib
-from mixed_precision_study.judge.axis import Axis
-from mixed_precision_study.report.charts import (
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import fit_budget  # noqa: E402
+
+from mixed_precision_study.judge.arms import peak_gib  # noqa: E402
+from mixed_precision_study.judge.axis import Axis  # noqa: E402
+from mixed_precision_study.judge.equivalence import AS_GOOD  # noqa: E402
+from mixed_precision_study.report.charts import (  # noqa: E402
     INK,
     LINE_HIGH,
     LONG_LINE,
@@ -19,8 +26,9 @@ from mixed_precision_study.report.charts import (
     chart_style,
     framed,
 )
-from mixed_precision_study.report.tables import Tables, read_tables
-from mixed_precision_study.report.words import LOOKS, TRUTH, setting_name
+from mixed_precision_study.report.tables import Tables, read_tables  # noqa: E402
+from mixed_precision_study.report.words import LOOKS, TRUTH, setting_name  # noqa: E402
+from mixed_precision_study.store.reading import read_records  # noqa: E402
 
 FOLDER = "main/fit-h200"
 STUDY = "fit"  # whose models the answer shows; the others have one model more, or time alone
@@ -44,6 +52,7 @@ NAMES = {  # of settings; others are named as everywhere
 PLAIN = "bf16 AMP"  # what remedies are compared with
 PARTS = ("parameters", "gradients", "optimizer", "activations")
 CALLED = {"parameters": "weights", "optimizer": "moments"}  # others are called as they are
+ENDS = ((min, "low90"), (max, "high90"))  # of an interval, over several
 LOSSES = {  # of single remedies; others do other arithmetic, or train another model
     "every block again": "=",
     "every second block again": "=",
@@ -198,11 +207,14 @@ def table_of(outputs: Path) -> str:
 
 
 def frontier_of(outputs: Path) -> str:
-    """Return the table of the frontier: for each model what needs less and less memory."""
-    lines = ["|model|peak|time|what|", "|---|---|---|---|"]
+    """Return the table of the frontier, below bf16 AMP of each model: what needs less and less
+    memory, as PyTorch's peak, as what it reserves and as nvidia-smi shows it.
+    """
+    lines = ["|model|GiB: peak, reserved, nvidia-smi|time|what|", "|---|---|---|---|"]
     for model, rows in measured(outputs).groupby("model", sort=False):
-        for number, row in enumerate(best_of(rows).itertuples(), 1):
-            lines.append(f"|{model}|{row.gib:.1f} GiB|{percent(row.more)}|{number}: {row.name}|")
+        for row in pd.concat([rows[rows["name"] == PLAIN], best_of(rows)]).itertuples():
+            sizes = f"{row.gib:.1f}, {row.reserved:.1f}, {row.card:.1f}"
+            lines.append(f"|{model}|{sizes}|{percent(row.more)}|{row.name}|")
     return "\n".join(lines)
 
 
@@ -223,6 +235,46 @@ def nothing_of(outputs: Path) -> str:
         why = f", because {plain.fills} fill {plain.share:.0%} of the peak" if plain.fills else ""
         lines.append(f"- **{short_model(model)}**: {', '.join(rows['name'])}{why}.")
     return "\n".join(lines) or "- None."
+
+
+def score_of(outputs: Path) -> str:
+    """Return how often the predictions for the held-out GPT are right, in sentences."""
+    records = read_records(outputs / FOLDER)[0]
+    axis = read_tables(outputs / FOLDER).axis
+    if not fit_budget.arms_of(records, axis):
+        return "Its score is inconclusive: that takes the 22 trainings of `fit-held-out`."
+    budgets, found = fit_budget.scores_of(records, axis)
+    own, always, moments, _ = (words.count("right") for words in found.values())
+    large = found["predicted"].count("too large")
+    verdict = "passes" if fit_budget.passes(found) else "does not pass"
+    return (
+        f"For a GPT of 350 million, held out, its choice is right in {own} of {len(budgets)} "
+        f"budgets and too large in {large}. *Always every block again* is right in {always}, "
+        f"*always 8-bit moments* in {moments}. So it {verdict}."
+    )
+
+
+def quality_of(outputs: Path) -> str:
+    """Return how compiled remedies end beside compiling alone, in a sentence."""
+    tables = read_tables(outputs / FOLDER)
+    base = usual_of(tables.axis).replace("eager", "compile", 1)
+    found = {}
+    for number in tables.comparisons.index:
+        plain = tables.runs(number, base)
+        if plain and (plain[0]["study"] or {}).get("name") == f"{STUDY}-quality":
+            for arm in tables.arms:
+                beside = tables.between(tables.runs(number, arm), plain) if arm != base else None
+                if beside and beside["quality"]:
+                    found[name_of(tables.axis, arm)] = beside["quality"]
+    if not found:
+        return "Compiled, how they end is inconclusive: that takes the six seeds of `fit-quality`."
+    seeds = min(one["seeds"] for one in found.values())
+    good = [name for name, one in found.items() if one["outcome"] in AS_GOOD]
+    least, most = (pick(one[end] or 0 for one in found.values()) for pick, end in ENDS)
+    return (
+        f"Over {seeds} seeds {len(good)} of {len(found)} compiled remedies end as well as "
+        f"compiling alone, within 1% of the bits per byte (90%: {least:+.2%} to {most:+.2%})."
+    ).replace("-", "−")
 
 
 def draw(rows: pd.DataFrame, limits: tuple[float, float], lines: int) -> object:

@@ -80,7 +80,8 @@ def test_tables_and_picture_are_those_of_the_arms(outputs):
     less = f"{again.less:.1f}"
     assert cells["every block again"][::3] == [f"−{less}, +30% (30 to 30)", "="]
     assert "~" in cells["offload"][0] and cells["TF32"][0].startswith("+")
-    line = f"|{again.model}|{small.gib['compiled']:.1f} GiB|−50%|1: compiled|"
+    sizes = small.loc["compiled", ["gib", "reserved", "card"]]
+    line = f"|{again.model}|{', '.join(map('{:.1f}'.format, sizes))}|−50%|compiled|"
     assert line in does_not_fit.frontier_of(outputs).splitlines()
     idle = does_not_fit.nothing_of(outputs).splitlines()
     assert len(idle) == 3 and all("optimizer in backward" in one for one in idle)
@@ -88,6 +89,13 @@ def test_tables_and_picture_are_those_of_the_arms(outputs):
     assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [3, 0]
     (foot,) = (one.get_text() for one in does_not_fit.figures(outputs)[0].texts[2:])
     assert foot.startswith(f"1 compiled: {small.gib['compiled']:.1f} GiB, −50%")
+
+
+def test_what_is_not_measured_yet_says_what_it_takes(tmp_path, outputs):
+    write_fit(tmp_path / does_not_fit.FOLDER, ["fit"])
+    assert "22 trainings of `fit-held-out`" in does_not_fit.score_of(tmp_path)
+    assert "six seeds of `fit-quality`" in does_not_fit.quality_of(tmp_path)
+    assert does_not_fit.score_of(outputs).endswith("So it passes.")
 
 
 def test_a_frontier_has_one_of_two_alike_and_none_without_a_time():
