@@ -165,7 +165,7 @@ def is_on_frontier(table: pd.DataFrame, row: object) -> bool:
 
 
 def percent(share: float) -> str:
-    return f"{share:+.0%}".replace("-", "−")
+    return f"{share:+.0%}".replace("-", "−").replace("−0%", "+0%")
 
 
 def gib(number: float) -> str:
