@@ -18,12 +18,13 @@ STATES = ("parameters", "optimizer", "masters")
 
 class Predicted(NamedTuple):
     """An arm with its peak in MiB, and the milliseconds of a step of the measured model, by which
-    arms are put in order.
+    arms are put in order, on the card that they were measured on.
     """
 
     arm: str
     peak_mib: float
     step_ms: float
+    card: str | None = None
 
 
 def sizes_of(settings: dict) -> dict[str, float]:
@@ -137,7 +138,7 @@ def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     at_start = scaled["blocks"] + scaled["logits"] + there * grown["weights"]
     either = max(at_start, max(there, later) * grown["weights"])
     peak = scaled["weights"] + scaled["temporaries"] + either + measured["ledger_data_mib"]
-    return Predicted(arm, peak, measured["step_ms_median"])
+    return Predicted(arm, peak, measured["step_ms_median"], measured.get("gpu_name"))
 
 
 def fastest_within(predictions: Iterable[Predicted], limit_mib: float) -> Predicted | None:

@@ -42,7 +42,8 @@ def within_limit(
             arm, peak = Tables(axis=axis).short(best.arm), best.peak_mib / 1024
             say(
                 f"{runs[best].title}: of {len(runs)} ways {arm} is predicted to be the fastest "
-                f"that fits into {gib:g} GiB, with a peak of {peak:.1f}"
+                f"that fits into {gib:g} GiB, with a peak of {peak:.1f}; "
+                f"steps were timed on {best.card or 'an unknown card'}"
             )
             chosen.append([runs[best]])
         elif runs:

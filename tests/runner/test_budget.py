@@ -22,7 +22,7 @@ def test_one_training_a_model_is_left_and_said(tmp_path, capsys):
     assert kinds == {(5, 1)}
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 3 and all("fits into 5 GiB, with a peak of" in line for line in said)
-    assert all("compiled" in line for line in said)
+    assert all("compiled" in line and "timed on NVIDIA H200" in line for line in said)
     assert [run.parameters.get("loss_chunks") for run in runs] == [1, 8, None]
     # what an earlier limit chose does not hide the study's own table
     own = tmp_path / "own"
