@@ -177,7 +177,8 @@ def cell_of(row: object) -> str:
     time = "-" if row.more != row.more else f"~{percent(row.more)}"
     if row.low == row.low:
         low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (row.low, row.high))
-        time = f"{percent(row.more)} ({low} to {high})"
+        between = "–" if row.low >= 0 else " to "
+        time = f"{percent(row.more)} ({low}{between}{high})"
     return f"{gib(-row.less)}, {time}"
 
 
@@ -200,9 +201,9 @@ def table_of(outputs: Path) -> str:
     shares = single.assign(share=single.less / (single.gib + single.less))
     order = shares.groupby("name").share.max().sort_values(ascending=False).index
     cells = single.pivot(index="name", columns="model", values="cell").reindex(order)[models]
-    rows = [["GiB, time", *map(short_model, models), "loss"], ["---"] * (2 + len(models))]
+    rows = [["GiB, time", *map(short_model, models)], ["---"] * (1 + len(models))]
     for name, row in zip(order, cells.fillna("-").to_numpy(), strict=True):
-        rows.append([name, *row, LOSSES.get(name, "≠")])
+        rows.append([f"{LOSSES.get(name, '≠')} {name}", *row])
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 
 
@@ -232,7 +233,7 @@ def nothing_of(outputs: Path) -> str:
     lines = []
     for model, rows in idle.groupby("model", sort=False):
         plain = usual.loc[model]
-        why = f", because {plain.fills} fill {plain.share:.0%} of the peak" if plain.fills else ""
+        why = f" ({plain.fills} fill {plain.share:.0%})" if plain.fills else ""
         lines.append(f"- **{short_model(model)}**: {', '.join(rows['name'])}{why}.")
     return "\n".join(lines) or "- None."
 
@@ -248,9 +249,9 @@ def score_of(outputs: Path) -> str:
     large = found["predicted"].count("too large")
     verdict = "passes" if fit_budget.passes(found) else "does not pass"
     return (
-        f"For a GPT of 350 million, held out, its choice is right in {own} of {len(budgets)} "
-        f"budgets and too large in {large}. *Always every block again* is right in {always}, "
-        f"*always 8-bit moments* in {moments}. So it {verdict}."
+        f"For a held-out GPT of 350 million it is right in {own} of {len(budgets)} budgets and "
+        f"too large in {large}. *Always every block again* is right in {always}, *always 8-bit "
+        f"moments* in {moments}. So it {verdict}."
     )
 
 
@@ -272,8 +273,8 @@ def quality_of(outputs: Path) -> str:
     good = [name for name, one in found.items() if one["outcome"] in AS_GOOD]
     least, most = (pick(one[end] or 0 for one in found.values()) for pick, end in ENDS)
     return (
-        f"Over {seeds} seeds {len(good)} of {len(found)} compiled remedies end as well as "
-        f"compiling alone, within 1% of the bits per byte (90%: {least:+.2%} to {most:+.2%})."
+        f"Over {seeds} seeds {len(good)} of {len(found)} compiled remedies end at most 1% worse "
+        f"than compiling alone (90%: {least:+.2%} to {most:+.2%} bits per byte)."
     ).replace("-", "−")
 
 
