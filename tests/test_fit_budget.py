@@ -9,6 +9,10 @@ import pytest
 from fit_budget import Arm, budgets_of, judged, passes
 from made_up_fit import write_fit
 
+from mixed_precision_study.report.section import Chart
+from mixed_precision_study.report.sections import first_screen
+from mixed_precision_study.report.tables import read_tables
+
 AMP = "amp_bf16, eager, as_weights, nearest, 1, 1, 0, 0, false, 1, false, 0"
 
 
@@ -96,6 +100,10 @@ def test_what_is_not_measured_yet_says_what_it_takes(tmp_path, outputs):
     write_fit(tmp_path / does_not_fit.FOLDER, ["fit"])
     assert "22 trainings of `fit-held-out`" in does_not_fit.score_of(tmp_path)
     assert "six seeds of `fit-quality`" in does_not_fit.quality_of(tmp_path)
+    # each model has one comparison, so its row has no name
+    screen = first_screen(read_tables(tmp_path / does_not_fit.FOLDER))
+    (chart,) = (part for part in screen.parts if isinstance(part, Chart))
+    assert (chart.name, len(chart.figures)) == ("ratios", 3)
     assert does_not_fit.score_of(outputs).endswith("So it passes.")
 
 
