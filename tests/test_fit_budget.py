@@ -107,7 +107,7 @@ def test_what_is_not_measured_yet_says_what_it_takes(tmp_path, outputs):
     assert does_not_fit.score_of(outputs).endswith("So it passes.")
 
 
-def test_a_frontier_has_one_of_two_alike_and_none_without_a_time():
+def test_a_frontier_has_one_of_two_alike_and_a_time():
     names = ["a", "a + b", "c", "untimed"]
     rows = {"model": "m", "other": False, "arm": names, "name": names}
     table = pd.DataFrame(rows | {"gib": [2, 2, 3, 1], "more": [0.1, 0.1, 0.2, float("nan")]})
