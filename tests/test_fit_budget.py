@@ -74,7 +74,7 @@ def test_each_arm_has_its_memory_time_and_place(outputs):
     assert list(small.frontier[["LoRA", "TF32", "compiled"]]) == [False, False, True]
 
 
-def test_tables_and_picture_are_those_of_the_arms(outputs):
+def test_tables_are_those_of_the_arms(outputs):
     small = small_gpt(outputs)
     again = small.loc["every block again"]
     lines = does_not_fit.table_of(outputs).splitlines()
@@ -88,12 +88,16 @@ def test_tables_and_picture_are_those_of_the_arms(outputs):
     sizes = small.loc["compiled", ["gib", "reserved", "card"]]
     line = f"|{again.model}|{', '.join(map('{:.1f}'.format, sizes))}|−50%|compiled|"
     assert line in does_not_fit.frontier_of(outputs).splitlines()
+
+
+def test_what_did_nothing_and_the_picture_are_those_of_the_arms(outputs):
+    compiled = small_gpt(outputs).gib["compiled"]
     idle = does_not_fit.nothing_of(outputs).splitlines()
     assert len(idle) == 3 and all("optimizer in backward" in one for one in idle)
     assert "(activations fill 79%)" in idle[0] and "bf16 moments" not in idle[0]
     assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [3, 0]
     (foot,) = (one.get_text() for one in does_not_fit.figures(outputs)[0].texts[2:])
-    assert foot.startswith(f"1 compiled: {small.gib['compiled']:.1f} GiB, −50%")
+    assert foot.startswith(f"1 compiled: {compiled:.1f} GiB, −50%")
 
 
 def test_what_is_not_measured_yet_says_what_it_takes(tmp_path, outputs):
