@@ -3,7 +3,7 @@
     python benchmarks/fit_budget.py FOLDER [FOLDER ...]
 
 The folders hold the records of the studies fit, fit-held-out and fit-time. Predictions are made
-from `fit` without the held-out GPT, which is the one of most layers. Budgets are the midpoints
+from `fit`, in which the GPT of fit-held-out is not. Budgets are the midpoints
 between neighbouring peaks of that GPT, from bf16 AMP in eager mode down to the least.
 docs/contributors/plans.md has the rules. A choice is right if its measured peak is within the
 budget and its step at most 5% longer than the shortest that is.
@@ -20,7 +20,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mixed_precision_study.judge.axis import Axis, grouped
-from mixed_precision_study.judge.fit import Predicted, fastest_within, predict
+from mixed_precision_study.judge.fit import Predicted, fastest_within, model_of, predict
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.store.reading import read_records
 
@@ -46,22 +46,34 @@ class Arm(NamedTuple):
 
 
 def arms_of(records: list[dict], axis: Axis) -> dict[str, Arm]:
-    """Return {arm: what was measured of it in the held-out model}."""
+    """Return {arm: what was measured of it in the held-out model}; {} without its base, below
+    which budgets begin.
+    """
     good = [one for one in records if one["status"] == "ok" and not is_other_model(one)]
-    layers = max(one["settings"].get("layers", 0) for one in good)
-    held_out = [one for one in good if one["settings"].get("layers", 0) == layers]
-    others = [one for one in good if one["settings"].get("layers", 0) != layers]
+    models = {model_of(one) for one in good if study_name(one) == "fit-held-out"}
+    held_out = [one for one in good if model_of(one) in models]
     table = [
         one
-        for one in others
-        if (one["study"] or {}).get("name") == "fit" and one["ledger_activations_mib"] is not None
+        for one in good
+        if study_name(one) == "fit" and one["ledger_activations_mib"] is not None
     ]
-    found = {}
+    found: dict[str, Arm] = {}
+    if plain_of(axis) not in {axis.arm_of(one) for one in held_out}:
+        return found
     for arm, runs in grouped(held_out, axis.arm_of).items():
         peak = max(one["peak_allocated_mib"] for one in runs)
         step = fmean(one["step_ms_median"] for one in runs)
         found[arm] = Arm(peak, step, predict(table, axis, runs[0]))
     return found
+
+
+def study_name(record: dict) -> str | None:
+    return (record["study"] or {}).get("name")
+
+
+def plain_of(axis: Axis) -> str:
+    """Return the arm of bf16 AMP in eager mode without a remedy."""
+    return axis.bases[0].replace("tf32", "amp_bf16", 1)
 
 
 def is_other_model(record: dict) -> bool:
@@ -99,7 +111,7 @@ def arm_with(base: str, axis: Axis, changes: dict) -> str:
 def scores_of(records: list[dict], axis: Axis) -> tuple[list[float], dict[str, list[str]]]:
     """Return (budgets in MiB, {rule: its judgement of each budget})."""
     arms = arms_of(records, axis)
-    base = axis.bases[0].replace("tf32", "amp_bf16", 1)
+    base = plain_of(axis)
     budgets = budgets_of(arms, base)
     known = [arm.predicted for arm in arms.values() if arm.predicted]
 
@@ -125,9 +137,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", metavar="FOLDER")
     folders = parser.parse_args(arguments).folders
     records = [one for folder in folders for one in read_records(folder)[0]]
-    of_fit = [one for one in records if (one["study"] or {}).get("name") == "fit"]
+    of_fit = [one for one in records if study_name(one) == "fit"]
     axis = study_of(folders[0], of_fit).compares()
     arms = arms_of(records, axis)
+    if not arms:
+        print("the held-out GPT was not measured in bf16 AMP, so there is no score")
+        return 1
     print("measured GiB, predicted GiB, ms a step, arm")
     for name, arm in sorted(arms.items(), key=lambda item: -item[1].peak_mib):
         guess = f"{arm.predicted.peak_mib / 1024:6.2f}" if arm.predicted else "     -"

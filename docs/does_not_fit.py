@@ -1,19 +1,39 @@
 """What each remedy for memory saves and costs: the tables and the picture of its answer."""
 
 import functools
+import math
+import re
+import sys
+import textwrap
 from pathlib import Path
 
 import pandas as pd
 
-from mixed_precision_study.judge.arms import peak_gib
-from mixed_precision_study.judge.axis import Axis
-from mixed_precision_study.report.charts import INK, SOFT, chart_style, framed
-from mixed_precision_study.report.tables import Tables, read_tables
-from mixed_precision_study.report.words import LOOKS, TRUTH, setting_name
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import fit_budget  # noqa: E402
+
+from mixed_precision_study.judge.arms import peak_gib  # noqa: E402
+from mixed_precision_study.judge.axis import Axis  # noqa: E402
+from mixed_precision_study.judge.equivalence import AS_GOOD  # noqa: E402
+from mixed_precision_study.report.charts import (  # noqa: E402
+    INK,
+    LINE_HIGH,
+    LONG_LINE,
+    RATIO_TICKS,
+    SOFT,
+    chart_style,
+    framed,
+)
+from mixed_precision_study.report.tables import Tables, read_tables  # noqa: E402
+from mixed_precision_study.report.words import LOOKS, TRUTH, setting_name  # noqa: E402
+from mixed_precision_study.store.reading import read_records  # noqa: E402
 
 FOLDER = "main/fit-h200"
+STUDY = "fit"  # whose models the answer shows; the others have one model more, or time alone
 SAVES_NOTHING = 0.03  # share of the peak, below which a remedy did nothing here
-HIGH = 2.6  # inches of a panel of the picture
+HIGH, FOOT = 2.6, 0.55  # inches of a panel of the picture, and below it down to its list
 NAMES = {  # of settings; others are named as everywhere
     "checkpointing 1": "every block again",
     "checkpointing 2": "every second block again",
@@ -29,7 +49,18 @@ NAMES = {  # of settings; others are named as everywhere
     "micro_batches 2": "2 micro-batches",
     "precision tf32": "TF32",
 }
+PLAIN = "bf16 AMP"  # what remedies are compared with
 PARTS = ("parameters", "gradients", "optimizer", "activations")
+CALLED = {"parameters": "weights", "optimizer": "moments"}  # others are called as they are
+ENDS = ((min, "low90"), (max, "high90"))  # of an interval, over several
+LOSSES = {  # of single remedies; others do other arithmetic, or train another model
+    "every block again": "=",
+    "every second block again": "=",
+    "offload": "=",
+    "loss in 8 parts": "≈",
+    "2 micro-batches": "≈",
+    "compiled": "≈",
+}
 
 
 def name_of(axis: Axis, arm: str) -> str:
@@ -40,7 +71,7 @@ def name_of(axis: Axis, arm: str) -> str:
         NAMES.get(f"{name} {value}", setting_name(name, TRUTH.get(value, value)))
         for name, value in changed
     )
-    return " + ".join(filter(None, names)) or "bf16 AMP"
+    return " + ".join(filter(None, names)) or PLAIN
 
 
 def usual_of(axis: Axis) -> str:
@@ -50,28 +81,36 @@ def usual_of(axis: Axis) -> str:
 
 @functools.cache
 def measured(outputs: Path) -> pd.DataFrame:
-    """Return a row for each arm of each model.
+    """Return a row for each arm of each model that was measured in bf16 AMP.
 
     gib, reserved, card: highest peak of PyTorch, what it reserved, and what nvidia-smi showed
     peaks: how many different peaks its processes had
-    fills: the largest part of the peak
+    fills, share: the largest part of the peak, and which share of it that is; None and NaN
+        without a ledger
     less, more: GiB less and share of time more than bf16 AMP; low and high are the ends of the
         latter's interval, NaN with fewer than three processes
-    changed: how many settings differ from bf16 AMP
+    asked: whether the study of the answer trains this model
     frontier: whether no other arm is at least as small and as fast
     """
     tables = read_tables(outputs / FOLDER)
+    usual = usual_of(tables.axis)
     whole = tables.comparisons.settings.map(lambda one: not one["memory_limit_gib"])
-    models = tables.comparisons[whole].groupby(["name", "task"], sort=False)
+    models = tables.comparisons[whole].groupby(["name", "task"])
     rows = []
     for (model, task), comparisons in models:
-        for arm in tables.arms:
-            runs = [run for number in comparisons.index for run in tables.runs(number, arm)]
-            if runs:
-                row = {"model": f"{model}, {task.rpartition(', ')[2]}", "arm": arm}
-                rows.append(row | memory_of(runs) | time_of(tables, comparisons.index, arm))
+        runs = {
+            arm: [run for number in comparisons.index for run in tables.runs(number, arm)]
+            for arm in tables.arms
+        }
+        trained = [run for own in runs.values() for run in own]
+        about = {"model": f"{model}, {task.rpartition(', ')[2]}"}
+        about["asked"] = any((run["study"] or {}).get("name") == STUDY for run in trained)
+        rows += [
+            about | {"arm": arm} | memory_of(own) | time_of(tables, comparisons.index, arm)
+            for arm, own in runs.items()
+            if own and runs.get(usual)
+        ]
     table = pd.DataFrame(rows)
-    usual = usual_of(tables.axis)
     base = table[table.arm == usual].set_index("model")
     table["less"] = table.model.map(base.gib) - table.gib
     table["name"] = [name_of(tables.axis, arm) for arm in table.arm]
@@ -84,14 +123,18 @@ def measured(outputs: Path) -> pd.DataFrame:
 def memory_of(runs: list[dict]) -> dict:
     """Return the figures of memory of an arm, in GiB."""
     peaks = {run["peak_allocated_mib"] for run in runs}
-    explained = next((run for run in runs if run["ledger_activations_mib"] is not None), None)
-    fills = explained and max(PARTS, key=lambda part: explained[f"ledger_{part}_mib"] or 0)
-    return {
+    found = {"fills": None, "share": math.nan}
+    for run in runs:
+        if run["ledger_activations_mib"] is not None:
+            parts = {part: run[f"ledger_{part}_mib"] or 0 for part in PARTS}
+            fills = max(PARTS, key=lambda part: parts[part])
+            share = parts[fills] / 1024 / peak_gib(run)
+            found = {"fills": CALLED.get(fills, fills), "share": share}
+    return found | {
         "gib": max(map(peak_gib, runs)),
         "reserved": max(run["peak_reserved_mib"] for run in runs) / 1024,
         "card": max(run["device_used_mib"] or 0 for run in runs) / 1024,
         "peaks": len(peaks),
-        "fills": fills,
     }
 
 
@@ -103,50 +146,76 @@ def time_of(tables: Tables, comparisons: pd.Index, arm: str) -> dict:
     found = [tables.between(tables.runs(one, arm), tables.runs(one, usual)) for one in comparisons]
     best = max(filter(None, found), key=lambda one: one["processes"] or 0, default=None)
     if best is None:
-        return {"more": float("nan"), "low": float("nan"), "high": float("nan"), "processes": 0}
-    ends = [float("nan") if best[end] is None else 1 / best[end] - 1 for end in ("high", "low")]
+        return {"more": math.nan, "low": math.nan, "high": math.nan, "processes": 0}
+    ends = [math.nan if best[end] is None else 1 / best[end] - 1 for end in ("high", "low")]
     row = {"more": 1 / best["ratio"] - 1, "processes": best["processes"]}
     return row | dict(zip(("low", "high"), ends, strict=True))
 
 
 def is_on_frontier(table: pd.DataFrame, row: object) -> bool:
-    """Return whether no other arm of its model is at least as small and as fast."""
+    """Return whether no other arm of its model is at least as small and as fast; of two that are
+    alike the one that changes less is on it.
+    """
+    if row.other or row.more != row.more:
+        return False
     same = table[(table.model == row.model) & ~table.other & (table.arm != row.arm)]
-    better = (same.gib <= row.gib) & (same.more <= row.more)
-    return not (row.other or better.any())
+    ahead = (same.gib <= row.gib) & (same.more <= row.more)
+    alike = (same.gib == row.gib) & (same.more == row.more)
+    return not (ahead & ~(alike & (same["name"].str.len() > len(row.name)))).any()
+
+
+def percent(share: float) -> str:
+    return f"{share:+.0%}".replace("-", "−").replace("−0%", "+0%")
+
+
+def gib(number: float) -> str:
+    return f"{number:+.1f}".replace("-", "−").replace("−0.0", "+0.0")
 
 
 def cell_of(row: object) -> str:
-    """Return GiB less and % more time, with an interval where there is one."""
-    time = f"{row.more:+.0%}"
+    """Return GiB and % of time more than bf16 AMP, with an interval where there is one, else "~"."""
+    time = "-" if row.more != row.more else f"~{percent(row.more)}"
     if row.low == row.low:
-        time += f" ({100 * row.low:.0f} to {100 * row.high:.0f})"
-    else:
-        time = f"~{time}"
-    return f"{-row.less:+.1f} GiB, {time}".replace("-", "−")
+        low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (row.low, row.high))
+        between = "–" if row.low >= 0 else " to "
+        time = f"{percent(row.more)} ({low}{between}{high})"
+    return f"{gib(-row.less)}, {time}"
+
+
+def short_model(model: str) -> str:
+    """Return the name of a model of the answer, whose GPTs are alike in size."""
+    return re.sub(r" \d+ × \d+,|, batch \d+", "", model)
+
+
+def asked_of(outputs: Path) -> pd.DataFrame:
+    """Return the rows of measured() that the answer shows."""
+    table = measured(outputs)
+    return table[table.asked]
 
 
 def table_of(outputs: Path) -> str:
     """Return the table of the answer page: each remedy alone, the one that saves most first."""
-    table = measured(outputs)
+    table = asked_of(outputs)
     single = table[table.is_single].assign(cell=lambda rows: [*map(cell_of, rows.itertuples())])
     models = list(table.model.unique())
-    shares = single.assign(share=single.less / single.groupby("model").gib.transform("max"))
+    shares = single.assign(share=single.less / (single.gib + single.less))
     order = shares.groupby("name").share.max().sort_values(ascending=False).index
     cells = single.pivot(index="name", columns="model", values="cell").reindex(order)[models]
-    rows = [["over bf16 AMP, eager", *models], ["---"] * (1 + len(models))]
-    rows += [[name, *row] for name, row in zip(order, cells.fillna("-").to_numpy(), strict=True)]
+    rows = [["GiB, time", *map(short_model, models)], ["---"] * (1 + len(models))]
+    for name, row in zip(order, cells.fillna("-").to_numpy(), strict=True):
+        rows.append([f"{LOSSES.get(name, '≠')} {name}", *row])
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 
 
 def frontier_of(outputs: Path) -> str:
-    """Return the table of the frontier: for each model what needs less and less memory."""
-    table = measured(outputs)
-    lines = ["|model|peak|time|what|", "|---|---|---|---|"]
-    for model, rows in table.groupby("model", sort=False):
-        for number, row in enumerate(best_of(rows).itertuples(), 1):
-            time = f"{row.more:+.0%}".replace("-", "−")
-            lines.append(f"|{model}|{row.gib:.1f} GiB|{time}|{number}: {row.name}|")
+    """Return the table of the frontier, below bf16 AMP of each model: what needs less and less
+    memory, as PyTorch's peak, as what it reserves and as nvidia-smi shows it.
+    """
+    lines = ["|model|GiB: peak, reserved, nvidia-smi|time|what|", "|---|---|---|---|"]
+    for model, rows in measured(outputs).groupby("model", sort=False):
+        for row in pd.concat([rows[rows["name"] == PLAIN], best_of(rows)]).itertuples():
+            sizes = f"{row.gib:.1f}, {row.reserved:.1f}, {row.card:.1f}"
+            lines.append(f"|{model}|{sizes}|{percent(row.more)}|{row.name}|")
     return "\n".join(lines)
 
 
@@ -156,24 +225,74 @@ def best_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def nothing_of(outputs: Path) -> str:
-    """Return the list of remedies that saved next to nothing, and what fills the peak there."""
-    table = measured(outputs)
+    """Return, for each model, the remedies that saved next to nothing, and what fills its peak."""
+    table = asked_of(outputs)
     saved = table.less / (table.gib + table.less)
     idle = table[table.is_single & (table["name"] != "TF32") & (saved < SAVES_NOTHING)]
-    lines = [
-        f"- **{row.name}**, {row.model}: {row.less:+.1f} GiB; {row.fills} fill most of the peak"
-        for row in idle.itertuples()
-    ]
+    usual = table[table["name"] == PLAIN].set_index("model")
+    lines = []
+    for model, rows in idle.groupby("model", sort=False):
+        plain = usual.loc[model]
+        why = f" ({plain.fills} fill {plain.share:.0%})" if plain.fills else ""
+        lines.append(f"- **{short_model(model)}**: {', '.join(rows['name'])}{why}.")
     return "\n".join(lines) or "- None."
 
 
-def draw(rows: pd.DataFrame) -> object:
-    """Draw memory against time of one model: a dot for each arm, and the frontier as a line."""
-    title, _, batch = rows.model.iloc[0].rpartition(", ")
-    about = f"{batch}: time of a step over bf16 AMP in eager mode, and peak memory"
-    figure, axes = framed(title, about, HIGH, foot=0.6, ends=(0.1, 0.97))
+def score_of(outputs: Path) -> str:
+    """Return how often the predictions for the held-out GPT are right, in sentences."""
+    records = read_records(outputs / FOLDER)[0]
+    axis = read_tables(outputs / FOLDER).axis
+    if not fit_budget.arms_of(records, axis):
+        return "Its score is inconclusive: that takes the 22 trainings of `fit-held-out`."
+    budgets, found = fit_budget.scores_of(records, axis)
+    own, always, moments, _ = (words.count("right") for words in found.values())
+    large = found["predicted"].count("too large")
+    verdict = "passes" if fit_budget.passes(found) else "does not pass"
+    return (
+        f"For a held-out GPT of 350 million it is right in {own} of {len(budgets)} budgets and "
+        f"too large in {large}. *Always every block again* is right in {always}, *always 8-bit "
+        f"moments* in {moments}. So it {verdict}."
+    )
+
+
+def quality_of(outputs: Path) -> str:
+    """Return how compiled remedies end beside compiling alone, in a sentence."""
+    tables = read_tables(outputs / FOLDER)
+    base = usual_of(tables.axis).replace("eager", "compile", 1)
+    found = {}
+    for number in tables.comparisons.index:
+        plain = tables.runs(number, base)
+        if plain and (plain[0]["study"] or {}).get("name") == f"{STUDY}-quality":
+            for arm in tables.arms:
+                beside = tables.between(tables.runs(number, arm), plain) if arm != base else None
+                if beside and beside["quality"]:
+                    found[name_of(tables.axis, arm)] = beside["quality"]
+    if not found:
+        return "Compiled, how they end is inconclusive: that takes the six seeds of `fit-quality`."
+    seeds = min(one["seeds"] for one in found.values())
+    good = [name for name, one in found.items() if one["outcome"] in AS_GOOD]
+    least, most = (pick(one[end] or 0 for one in found.values()) for pick, end in ENDS)
+    return (
+        f"Over {seeds} seeds {len(good)} of {len(found)} compiled remedies end at most 1% worse "
+        f"than compiling alone (90%: {least:+.2%} to {most:+.2%} bits per byte)."
+    ).replace("-", "−")
+
+
+def draw(rows: pd.DataFrame, limits: tuple[float, float], lines: int) -> object:
+    """Draw memory against time of one model: a dot for each arm, the frontier as a line, and
+    below them a list of what is on it, for which there is room of so many lines.
+    """
+    about = "time of a step over bf16 AMP in eager mode, and peak memory · log axis"
+    foot = FOOT + lines * LINE_HIGH
+    figure, axes = framed(rows.model.iloc[0], about, HIGH, foot=foot, ends=(0.13, 0.97))
     best = best_of(rows)
     colour, mark = LOOKS["amp_bf16"]
+    axes.set(xlim=(0, 1.08 * rows.gib.max()), ylim=limits, yscale="log")
+    axes.minorticks_off()
+    ticks = [tick for tick in RATIO_TICKS if limits[0] <= tick <= limits[1]]
+    axes.set_yticks(ticks, [f"{tick:g}×" for tick in ticks])
+    axes.set_xlabel("GiB")
+    axes.axhline(1, color=SOFT, linewidth=1)
     axes.step(best.gib, 1 + best.more, where="pre", color=colour, linewidth=1.4)
     for row in rows.itertuples():
         shade = colour if row.frontier else SOFT
@@ -185,10 +304,21 @@ def draw(rows: pd.DataFrame) -> object:
         axes.annotate(
             f"{number}", (row.gib, 1 + row.more), (5, 4), textcoords="offset points", color=INK
         )
-    axes.set(xlim=(0, 1.08 * rows.gib.max()), ylim=(0, 1.1 * (1 + rows.more.max())))
-    axes.set_xlabel("GiB")
-    axes.yaxis.set_major_formatter("{x:g}×")
+    high = figure.get_figheight()
+    figure.text(0, (foot - FOOT) / high, listed(best), va="top", linespacing=1.25)
     return figure
+
+
+def listed(best: pd.DataFrame) -> str:
+    """Return the list of a frontier, with lines as long as a panel is wide."""
+    return "\n".join(
+        textwrap.fill(
+            f"{number} {row.name}: {row.gib:.1f} GiB, {percent(row.more)}",
+            LONG_LINE,
+            subsequent_indent="   ",
+        )
+        for number, row in enumerate(best.itertuples(), 1)
+    )
 
 
 def figures(outputs: Path) -> list:
@@ -197,6 +327,10 @@ def figures(outputs: Path) -> list:
     """
     if not (outputs / FOLDER).exists():
         return []
-    table = measured(outputs).dropna(subset="more")
+    table = asked_of(outputs).dropna(subset="more")
+    ends = 1 + table[["more", "low", "high"]]
+    limits = (min(0.6, 0.9 * ends.min(axis=None)), max(1.6, 1.1 * ends.max(axis=None)))
+    panels = [rows for _, rows in table.groupby("model", sort=False)]
+    lines = max(listed(best_of(rows)).count("\n") + 1 for rows in panels)
     with chart_style():
-        return [draw(rows) for _, rows in table.groupby("model", sort=False)]
+        return [draw(rows, limits, lines) for rows in panels]

@@ -204,8 +204,12 @@ def generated_blocks(root, url, notebooks):
         docs / "answers" / "attention.md": {"gains": lambda: attention.table_of(outputs)},
         docs / "answers" / "does-not-fit.md": {
             "remedies": lambda: does_not_fit.table_of(outputs),
-            "frontier": lambda: does_not_fit.frontier_of(outputs),
             "nothing": lambda: does_not_fit.nothing_of(outputs),
+            "score": lambda: does_not_fit.score_of(outputs),
+            "quality": lambda: does_not_fit.quality_of(outputs),
+        },
+        outputs / does_not_fit.FOLDER / "README.md": {
+            "frontier": lambda: does_not_fit.frontier_of(outputs)
         },
         docs / "answers" / "bf16-weights.md": {
             "recipes": lambda: weights.table_of(outputs),

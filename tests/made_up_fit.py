@@ -58,10 +58,11 @@ def ledger_of(settings, precision="amp_bf16"):
     return found | {"device_used_mib": peak + 1500, "epoch_seconds": [0.1 * time]}
 
 
-def write_fit(folder, names=("fit", "fit-held-out", "fit-time")):
-    """Write a record of each run of some studies into a folder."""
+def write_fit(folder, names=("fit", "fit-held-out", "fit-time"), **given):
+    """Write a record of each run of some studies into a folder, with parameters `given` by -p."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        for comparison in plan(STUDIES[name], NOTEBOOKS, folder, {}, on_gpu=True)[0]:
+        for comparison in plan(STUDIES[name], NOTEBOOKS, folder, given, on_gpu=True)[0]:
             for run in comparison:
                 ((settings, precision),) = run.trainings.values()
                 record = new_record(run.notebook.stem, settings, precision, GPU)

@@ -1,10 +1,17 @@
 """The answer on what does not fit, and the score of the predictions, from made-up records."""
 
+import json
+
 import does_not_fit
 import fit_budget
+import pandas as pd
 import pytest
 from fit_budget import Arm, budgets_of, judged, passes
 from made_up_fit import write_fit
+
+from mixed_precision_study.report.section import Chart
+from mixed_precision_study.report.sections import first_screen
+from mixed_precision_study.report.tables import read_tables
 
 AMP = "amp_bf16, eager, as_weights, nearest, 1, 1, 0, 0, false, 1, false, 0"
 
@@ -44,6 +51,12 @@ def test_exact_predictions_pass(outputs, capsys):
     assert measured == guess and arm[0] == "amp_bf16,"
 
 
+def test_without_the_held_out_model_there_is_no_score(tmp_path, capsys):
+    write_fit(tmp_path, ["fit", "fit-time"])
+    assert fit_budget.main([str(tmp_path)]) == 1
+    assert "was not measured" in capsys.readouterr().out
+
+
 def small_gpt(outputs):
     table = does_not_fit.measured(outputs)
     return table[table.model.str.contains("12 × 768, context 1,024")].set_index("name")
@@ -61,16 +74,55 @@ def test_each_arm_has_its_memory_time_and_place(outputs):
     assert list(small.frontier[["LoRA", "TF32", "compiled"]]) == [False, False, True]
 
 
-def test_tables_and_picture_are_those_of_the_arms(outputs):
+def test_tables_are_those_of_the_arms(outputs):
     small = small_gpt(outputs)
     again = small.loc["every block again"]
     lines = does_not_fit.table_of(outputs).splitlines()
     head, _, *rows = (line.strip("|").split("|") for line in lines)
-    cells = {row[0]: dict(zip(head, row, strict=True))[again.model] for row in rows}
-    assert cells["every block again"] == f"−{again.less:.1f} GiB, +30% (30 to 30)"
-    assert "~" in cells["offload"] and cells["TF32"].startswith("+")
-    line = f"|{again.model}|{small.gib['compiled']:.1f} GiB|−50%|1: compiled|"
+    assert head[1:] == ["GPT, context 1,024", "GPT, context 8,192", "ViT-B/16"]
+    cells = {name: rest for name, *rest in rows}
+    less = f"{again.less:.1f}"
+    assert cells["= every block again"][0] == f"−{less}, +30% (30–30)"
+    assert cells["≈ compiled"][0].endswith(", −50% (−50 to −50)")
+    assert "~" in cells["= offload"][0] and cells["≠ TF32"][0].startswith("+")
+    sizes = small.loc["compiled", ["gib", "reserved", "card"]]
+    line = f"|{again.model}|{', '.join(map('{:.1f}'.format, sizes))}|−50%|compiled|"
     assert line in does_not_fit.frontier_of(outputs).splitlines()
-    idle = does_not_fit.nothing_of(outputs)
-    assert "bf16 moments" not in idle and "**optimizer in backward**" in idle
-    assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [4, 0]
+
+
+def test_what_did_nothing_and_the_picture_are_those_of_the_arms(outputs):
+    compiled = small_gpt(outputs).gib["compiled"]
+    idle = does_not_fit.nothing_of(outputs).splitlines()
+    assert len(idle) == 3 and all("optimizer in backward" in one for one in idle)
+    assert "(activations fill 79%)" in idle[0] and "bf16 moments" not in idle[0]
+    assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [3, 0]
+    (foot,) = (one.get_text() for one in does_not_fit.figures(outputs)[0].texts[2:])
+    assert foot.startswith(f"1 compiled: {compiled:.1f} GiB, −50%")
+
+
+def test_what_is_not_measured_yet_says_what_it_takes(tmp_path, outputs):
+    write_fit(tmp_path / does_not_fit.FOLDER, ["fit"])
+    assert "22 trainings of `fit-held-out`" in does_not_fit.score_of(tmp_path)
+    assert "six seeds of `fit-quality`" in does_not_fit.quality_of(tmp_path)
+    # each model has one comparison, so its row has no name
+    screen = first_screen(read_tables(tmp_path / does_not_fit.FOLDER))
+    (chart,) = (part for part in screen.parts if isinstance(part, Chart))
+    assert (chart.name, len(chart.figures)) == ("ratios", 3)
+    assert does_not_fit.score_of(outputs).endswith("So it passes.")
+
+
+def test_a_frontier_has_one_of_two_alike_and_a_time():
+    names = ["a", "a + b", "c", "untimed"]
+    rows = {"model": "m", "other": False, "arm": names, "name": names}
+    table = pd.DataFrame(rows | {"gib": [2, 2, 3, 1], "more": [0.1, 0.1, 0.2, float("nan")]})
+    found = [does_not_fit.is_on_frontier(table, row) for row in table.itertuples()]
+    assert found == [True, False, False, False]
+
+
+def test_a_model_without_its_base_is_left_out(tmp_path):
+    folder = tmp_path / does_not_fit.FOLDER
+    write_fit(folder, ["fit"])
+    for path in folder.glob("cifar_resnet*.json"):
+        if json.loads(path.read_text())["run"]["precision"] == "amp_bf16":
+            path.unlink()
+    assert len(does_not_fit.measured(tmp_path).model.unique()) == 2

@@ -13,17 +13,18 @@ from .axis import Axis, grouped
 
 MARGIN = 0.03  # share of a limit that a prediction leaves free, because it errs
 OF_GPT = ("context", "width", "layers", "vocabulary")  # models of timm grow with the batch alone
-STATES = ("parameters", "optimizer", "masters", "gradients")
+STATES = ("parameters", "optimizer", "masters")
 
 
 class Predicted(NamedTuple):
     """An arm with its peak in MiB, and the milliseconds of a step of the measured model, by which
-    arms are put in order.
+    arms are put in order, on the card that they were measured on.
     """
 
     arm: str
     peak_mib: float
     step_ms: float
+    card: str | None = None
 
 
 def sizes_of(settings: dict) -> dict[str, float]:
@@ -62,51 +63,82 @@ def logits_in(same: list[dict], axis: Axis, execution: str) -> tuple[float, floa
         if plain and chunks_of(whole) < chunks:
             peak = whole["ledger_activations_mib"] - parted["ledger_activations_mib"]
             kept = whole["saved_activations_mib"] - parted["saved_activations_mib"]
-            return peak / (1 - 1 / chunks), kept
+            # a compiler may need more memory for a loss in parts
+            return max(0, peak / (1 - 1 / chunks)), max(0, kept)
     return 0, 0
 
 
+def is_at_end(record: dict) -> bool:
+    """Return whether a peak was measured at the end of the backward pass, when all gradients are
+    there. Of several parts of a batch the later ones find those of the first at any time.
+    """
+    alone = record["settings"]["micro_batches"] == 1
+    return alone and 2 * record["ledger_gradients_mib"] > record["ledger_parameters_mib"]
+
+
 def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:
-    """Return the MiB of a measured peak by what they grow with, without the data."""
+    """Return the MiB of a measured peak by what they grow with, without data and gradients.
+
+    What blocks and logits took before the peak of is_at_end() is at most what gradients take.
+    """
     chunks, activations = chunks_of(record), record["ledger_activations_mib"]
     parts = record["settings"]["micro_batches"]
-    of_logits = min(logits / chunks / parts, activations)
+    room = record["ledger_gradients_mib"] if is_at_end(record) else activations
+    of_logits = min(logits / chunks / parts, room)
     kept = record["saved_activations_mib"] - (kept_logits / parts if chunks == 1 else 0)
-    blocks = max(0, min(kept, activations - of_logits))
+    blocks = max(0, min(kept, room - of_logits))
     return {
         "weights": sum(record[f"ledger_{name}_mib"] for name in STATES),
         "blocks": blocks,
-        "temporaries": activations - of_logits - blocks,
+        "temporaries": activations - (0 if is_at_end(record) else of_logits + blocks),
         "logits": of_logits,
     }
 
 
+def growth(wanted: dict, record: dict) -> dict[str, float]:
+    """Return how many times as large each of sizes_of() a training is as a measured one."""
+    sizes, known = sizes_of(wanted["settings"]), sizes_of(record["settings"])
+    return {name: sizes[name] / known[name] for name in sizes}
+
+
+def most_like(table: list[dict], wanted: dict) -> list[dict]:
+    """Return the records of the measured model that is most like a wanted training: its context
+    differs least, then what its blocks keep.
+
+    They are of one model, because milliseconds of two cannot be put in order.
+    """
+    alike = [one for one in table if model_of(one)[:2] == model_of(wanted)[:2]]
+
+    def distances(record: dict) -> list[float]:
+        grown = growth(wanted, record)
+        return [abs(math.log(grown[name])) for name in ("context", "blocks")]
+
+    nearest = min(alike, key=distances, default=wanted)
+    return [one for one in alike if model_of(one) == model_of(nearest)]
+
+
 def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     """Return the prediction for a training that is `wanted`, as notebook, precision and settings,
-    or None where no model like it was measured with its remedies. table: ok records with a ledger.
-
-    The nearest model is that whose context differs least.
+    or None where the model most like it was not measured with its remedies, or its batch is still
+    to be searched. table: ok records with a ledger.
     """
     arm, asked = axis.arm_of(wanted), wanted["settings"]
-    model, sizes = model_of(wanted)[:2], sizes_of(asked)
-    known = [one for one in table if axis.arm_of(one) == arm and model_of(one)[:2] == model]
-
-    def ratios(record: dict) -> dict[str, float]:
-        return {name: sizes[name] / size for name, size in sizes_of(record["settings"]).items()}
-
-    if not known:
+    if asked["batch_size"] == "max":
         return None
-    nearest = min(known, key=lambda one: abs(math.log(ratios(one)["context"])))
-    same = [one for one in table if model_of(one) == model_of(nearest)]
-    grown = ratios(nearest)
-    parts = parts_of(nearest, *logits_in(same, axis, asked["execution"]))
+    same = most_like(table, wanted)
+    measured = next((one for one in same if axis.arm_of(one) == arm), None)
+    if measured is None:
+        return None
+    grown = growth(wanted, measured)
+    parts = parts_of(measured, *logits_in(same, axis, asked["execution"]))
     scaled = {name: part * grown[name] for name, part in parts.items()}
-    # at the end of the backward pass all gradients are there, and nothing that blocks keep
-    gradients = nearest["ledger_parameters_mib"] - nearest["ledger_gradients_mib"]
-    at_end = 0 if asked["optimizer_in_backward"] else gradients * grown["weights"]
-    either = max(scaled["blocks"] + scaled["logits"], at_end)
-    peak = scaled["weights"] + scaled["temporaries"] + either + nearest["ledger_data_mib"]
-    return Predicted(arm, peak, nearest["step_ms_median"])
+    # at its start the backward pass finds what blocks keep, at its end all gradients
+    there = 0 if is_at_end(measured) else measured["ledger_gradients_mib"]
+    later = 0 if asked["optimizer_in_backward"] else measured["ledger_parameters_mib"]
+    at_start = scaled["blocks"] + scaled["logits"] + there * grown["weights"]
+    either = max(at_start, max(there, later) * grown["weights"])
+    peak = scaled["weights"] + scaled["temporaries"] + either + measured["ledger_data_mib"]
+    return Predicted(arm, peak, measured["step_ms_median"], measured.get("gpu_name"))
 
 
 def fastest_within(predictions: Iterable[Predicted], limit_mib: float) -> Predicted | None:

@@ -232,7 +232,7 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     for name_of_row, row in panel.groupby("row", sort=False):
         name = textwrap.shorten(name_of_row, LONG_LINE, placeholder="…")
         takes = f"{short(row.seconds.iloc[0])} s" if row.seconds.notna().iloc[0] else ""
-        fits = min(1, (LONG_LINE - len(takes)) / len(name))  # so that the two do not touch
+        fits = min(1, (LONG_LINE - len(takes)) / max(1, len(name)))  # the two must not touch
         axes.text(0, at, name, size=fits * plt.rcParams["font.size"], **across)
         axes.text(1, at, takes, ha="right", color=SOFT, **across)
         axes.vlines(1, at + 0.4, at + row.taken.sum() + 0.6, color=SOFT, linewidth=1)

@@ -3,14 +3,14 @@
 from itertools import chain
 from pathlib import Path
 
-from ..judge.fit import fastest_within, model_of, predict
+from ..judge.fit import Predicted, fastest_within, model_of, predict
 from ..judge.ratios import newest_first
 from ..parameters import UserError
 from ..report.files import Study
 from ..report.tables import Tables
 from ..store.commit import ROOT
 from ..store.reading import read_records
-from .plan import Comparison
+from .plan import Comparison, Run
 from .status import say
 
 
@@ -20,31 +20,33 @@ def within_limit(
     """Return one training for each model: the fastest that is predicted to fit into a limit, which
     is said.
 
-    The table of predictions are the records in the study's folder, or else those that the study
-    names as `measured`. Raise UserError where there is none, or nothing fits.
+    Predictions are made from the records in the study's folder, or from those that the study names
+    as `measured` where they predict more ways of a model. Raise UserError where nothing fits.
     """
     axis = Study.model_validate(study["about"]).compares()
-    table: list[dict] = []
-    for place in (folder, ROOT / "outputs" / study["measured"]):
-        records = newest_first(read_records(place)[0])
-        table = table or [one for one in records if one["ledger_activations_mib"] is not None]
-    models: dict[tuple, dict] = {}
+    tables = [measured_in(place) for place in (folder, ROOT / "outputs" / study["measured"])]
+    models: dict[tuple, list[dict[Predicted, Run]]] = {}
     for run in chain(*comparisons):
         (settings, precision), *_ = run.trainings.values()
+        if settings["adapters"]:  # which are another model
+            continue
         wanted = {"notebook": run.notebook.stem, "precision": precision, "settings": settings}
-        prediction = predict(table, axis, wanted)
-        if prediction and not settings["adapters"]:  # which are another model
-            models.setdefault(model_of(wanted), {}).setdefault(prediction, run)
+        found = models.setdefault(model_of(wanted), [{} for _ in tables])
+        for known, table in zip(found, tables, strict=True):
+            if prediction := predict(table, axis, wanted):
+                known.setdefault(prediction, run)
     chosen = []
-    for runs in models.values():
+    for found in models.values():
+        runs = max(found, key=len)
         if best := fastest_within(runs, 1024 * gib):
             arm, peak = Tables(axis=axis).short(best.arm), best.peak_mib / 1024
             say(
                 f"{runs[best].title}: of {len(runs)} ways {arm} is predicted to be the fastest "
-                f"that fits into {gib:g} GiB, with a peak of {peak:.1f}"
+                f"that fits into {gib:g} GiB, with a peak of {peak:.1f}; "
+                f"steps were timed on {best.card or 'an unknown card'}"
             )
             chosen.append([runs[best]])
-        else:
+        elif runs:
             say(f"{next(iter(runs.values())).title}: nothing is predicted to fit into {gib:g} GiB")
     if not chosen:
         raise UserError(
@@ -52,3 +54,16 @@ def within_limit(
             f"study measured, here or in outputs/{study['measured']}."
         )
     return chosen
+
+
+def measured_in(place: Path) -> list[dict]:
+    """Return the records of a folder that predictions are made from, the newest first: those of
+    known batches without a limit, since the run that a limit chose stands for no other way.
+    """
+    return [
+        one
+        for one in newest_first(read_records(place)[0])
+        if one["ledger_activations_mib"] is not None
+        and not one["settings"]["memory_limit_gib"]
+        and one["settings"]["batch_size"] != "max"
+    ]

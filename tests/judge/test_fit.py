@@ -41,8 +41,26 @@ def test_a_larger_model_is_predicted_part_by_part(arm):
 
 def test_what_was_not_measured_is_not_predicted():
     assert predict(TABLE, AXIS, made(LARGE | ARMS[4])) is not None
-    for other in ({"execution": "compile_cuda_graph"}, {"model": "other"}, {"checkpointing": 2}):
-        assert predict(TABLE, AXIS, made(LARGE | ARMS[0] | other)) is None
+    others = [{"execution": "compile_cuda_graph"}, {"model": "other"}, {"checkpointing": 2}]
+    for other in (*others, {"batch_size": "max"}):
+        wanted = {"notebook": "transformer", "precision": "amp_bf16"}
+        wanted["settings"] = LARGE | ARMS[0] | other
+        assert predict(TABLE, AXIS, wanted) is None
+
+
+def test_times_of_two_models_are_not_put_in_order():
+    """The arm was measured at a context of 64 alone, whose steps are shorter."""
+    table = [one for one in TABLE if one["settings"] != SMALL | ARMS[4]]
+    assert predict(table, AXIS, made(LARGE | ARMS[4])) is None
+    assert predict(table, AXIS, made(LARGE | ARMS[4] | {"context": 128})) is not None
+
+
+def test_a_compiler_may_need_more_for_a_loss_in_parts():
+    table = [made(SMALL | ARMS[4]), made(SMALL | ARMS[4] | {"loss_chunks": 8})]
+    table[1]["ledger_activations_mib"] = table[0]["ledger_activations_mib"] + 500
+    wanted = made(SMALL | ARMS[4] | {"vocabulary": 100_000})
+    without = predict(table[:1], AXIS, wanted)
+    assert predict(table, AXIS, wanted).peak_mib == pytest.approx(without.peak_mib)
 
 
 def test_all_gradients_are_there_at_the_end():
@@ -50,6 +68,16 @@ def test_all_gradients_are_there_at_the_end():
     assert wanted["ledger_gradients_mib"] == wanted["ledger_parameters_mib"]
     found = predict(TABLE, AXIS, wanted)
     assert found.peak_mib == pytest.approx(wanted["peak_allocated_mib"], rel=1e-6)
+
+
+def test_a_peak_at_the_end_does_not_hide_what_blocks_keep():
+    without_logits = SMALL | ARMS[3] | {"vocabulary": 1}
+    small = made(without_logits | {"batch_size": 1})
+    assert small["ledger_gradients_mib"] == small["ledger_parameters_mib"]
+    wanted = made(without_logits | {"batch_size": 64})
+    assert wanted["ledger_gradients_mib"] == 0
+    found = predict([small], AXIS, wanted)
+    assert found.peak_mib == pytest.approx(wanted["peak_allocated_mib"], rel=1e-3)
 
 
 def test_the_fastest_that_leaves_a_margin_is_chosen():
