@@ -1,13 +1,19 @@
 """The report's figures are those that were recorded: tests/golden/figures, compared through
-figures.py.
+figures.py. Its tables are those beside the committed records.
 """
 
 import copy
+import io
 
 import matplotlib
+import pandas as pd
 import pytest
 from conftest import ROOT, read_json
 from golden import figures
+
+from mixed_precision_study.report.articles import articles_section
+from mixed_precision_study.report.section import File
+from mixed_precision_study.report.tables import read_tables
 
 FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-eager-h200", "neighbour-h200")
@@ -37,6 +43,21 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
             "ratios and quality are the recorded ones, but charts were recorded under "
             f"Matplotlib {VERSION}"
         )
+
+
+TABLES = sorted((ROOT / "outputs").rglob("trainings.csv"))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+def test_tables_of_committed_records_are_the_committed_ones(path):
+    """Every cell of trainings.csv and ratios.csv, and of articles.csv where a study shows it."""
+    tables = read_tables(str(path.parent))
+    made = tables.csv()
+    made |= {one.name: one.content for one in articles_section(tables).parts if type(one) is File}
+    for name, content in made.items():
+        committed = pd.read_csv(path.with_name(name))
+        pd.testing.assert_frame_equal(pd.read_csv(io.BytesIO(content)), committed)
 
 
 @pytest.mark.release
