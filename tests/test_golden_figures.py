@@ -1,18 +1,20 @@
 """The report's figures are those that were recorded: tests/golden/figures, compared through
-figures.py. Its tables are those beside the committed records.
+figures.py. Its words and tables are those of the committed pages.
 """
 
 import copy
 import io
 
 import matplotlib
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from conftest import ROOT, read_json
 from golden import figures
+from notebook_outputs import outputs_of
 
-from mixed_precision_study.report.articles import articles_section
-from mixed_precision_study.report.section import File
+from mixed_precision_study.report.section import Chart, File
+from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
 
 FOLDER = ROOT / "tests/golden/figures"
@@ -45,19 +47,34 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
         )
 
 
-TABLES = sorted((ROOT / "outputs").rglob("trainings.csv"))
+PAGES = sorted(path.with_name("summary.ipynb") for path in (ROOT / "outputs").rglob("summary.html"))
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
-def test_tables_of_committed_records_are_the_committed_ones(path):
-    """Every cell of trainings.csv and ratios.csv, and of articles.csv where a study shows it."""
-    tables = read_tables(str(path.parent))
-    made = tables.csv()
-    made |= {one.name: one.content for one in articles_section(tables).parts if type(one) is File}
-    for name, content in made.items():
-        committed = pd.read_csv(path.with_name(name))
-        pd.testing.assert_frame_equal(pd.read_csv(io.BytesIO(content)), committed)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=marks_of(page.parent.name)) for page in PAGES],
+    ids=lambda page: page.parent.name,
+)
+def test_a_report_says_what_the_committed_one_says(page, monkeypatch):
+    """Every sentence, card and table of the page, and every cell of the CSV files beside it."""
+    monkeypatch.chdir(ROOT)  # pages name their folder as seen from there
+    committed = [output["data"] for output in outputs_of(read_json(page), "data")]
+    texts = []
+    for section in sections_of(read_tables(str(page.parent.relative_to(ROOT)))):
+        for part in section:
+            if isinstance(part, File):
+                made, file = io.BytesIO(part.content), page.with_name(part.name)
+                pd.testing.assert_frame_equal(pd.read_csv(made), pd.read_csv(file))
+            elif not isinstance(part, Chart):
+                texts.append(data_of(part)["text/plain"])
+        plt.close("all")
+    assert texts == ["".join(one["text/plain"]) for one in committed if "image/png" not in one]
+
+
+def data_of(part):
+    """Return what a notebook gets to show of a part."""
+    shown = part._repr_mimebundle_()
+    return shown[0] if isinstance(shown, tuple) else shown
 
 
 @pytest.mark.release

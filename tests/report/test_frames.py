@@ -14,7 +14,7 @@ from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FEW_HOSTS, judge
 from mixed_precision_study.report import results
 from mixed_precision_study.report.section import Table
-from mixed_precision_study.report.tables import read_tables, setting_name
+from mixed_precision_study.report.tables import read_tables
 
 
 def run(precision, seconds=3.0, repeat=0, seed=0, **fields):
@@ -59,32 +59,6 @@ def test_eager_times_belong_to_a_host_and_graphs_to_a_process():
         "low"
     ] is not None
     assert (two["ratio"], two["hosts"]) == (pytest.approx(6**0.5), 2) and two["low"] is not None
-
-
-@pytest.mark.parametrize(
-    "parameters, labels",
-    [
-        (
-            [{"channels_last": True}, {"channels_last": False}],
-            {"channels_last", "without channels_last"},
-        ),
-        # a way, which has a column of its own
-        ([{"execution": "eager"}, {"execution": "compile"}], {""}),
-        # no peers differ in epochs
-        ([{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}], {""}),
-        ([{"loss_scale": 1048576.0}, {"loss_scale": "dynamic"}], {"loss scale 1.04858e+06", ""}),
-        ([{"memory_limit_gib": 11.0}], {"at most 11 GiB"}),  # though nothing differs
-        # asked for in two ways, so it is one comparison
-        ([{"dataset": "auto"}, {"dataset": "cifar10"}], {""}),
-    ],
-)
-def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, labels):
-    found = read_all(tmp_path, *(run("fp32", parameters=one) for one in parameters))
-    assert (
-        set(found.comparisons.more) == labels and setting_name("scaler", None) == "scaler unknown"
-    )
-    assert found.comparisons.title.is_unique
-    assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
 
 
 def test_stochastic_rounding_is_lent_baselines_that_are_equal(tmp_path):
