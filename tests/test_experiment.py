@@ -192,12 +192,6 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
 
 
-def test_an_experiment_may_have_no_evaluation():
-    for record in make_experiment(evaluate=None, metric=None).run():
-        assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
-
-
 def test_each_repetition_has_an_order_of_its_own(monkeypatch):
     """A record is there before the next training begins, and knows its place and what ran before
     it.

@@ -96,19 +96,6 @@ def test_a_run_that_only_explains_gives_none_of_its_times(tmp_path):
     assert alone.trainings.comparison.tolist() == [-1] and failures_in(alone) == []
 
 
-def test_a_gain_as_a_graph_is_noted_in_the_eager_runs(tmp_path):
-    ways = itertools.product((("eager", 6.0), ("cuda_graph", 3.0)), range(3))
-    runs = [
-        run("fp32", time, repeat, parameters={"execution": way}) for (way, time), repeat in ways
-    ]
-    gains = {
-        one["settings"]["execution"]: one.get("graph_gain")
-        for one in read_all(tmp_path, *runs).trainings.record
-    }
-    assert gains["eager"].values == pytest.approx({"ratio": 2.0, "low": 2.0, "high": 2.0})
-    assert gains["cuda_graph"] is None
-
-
 def test_of_machines_with_one_run_id_only_the_stuck_is_marked(tmp_path):
     for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
         gpu = {**made_up.H200, "gpu_uuid": machine}
