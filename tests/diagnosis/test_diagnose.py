@@ -20,13 +20,16 @@ from diagnosis_cases import (
     DEVICE,
     MISTAKES,
     SOUND,
+    clipped,
     clipped_loop,
+    end,
     inf_at_any_scale,
     plain,
     problem,
     scaled,
     sgd,
     times,
+    unscale,
 )
 from torch import nn
 from torch.amp import GradScaler
@@ -129,7 +132,7 @@ def test_bfloat16_is_offered_where_the_gpu_has_it(capability, offered, monkeypat
 def test_a_guard_is_named_only_where_float16_is_used():
     hints = []
     for autocast in (torch.float16, torch.bfloat16):
-        step, _ = scaled(loss_of=times(math.nan), autocast=autocast)
+        step, _ = scaled(of=times(math.nan), autocast=autocast)
         found = {one.rule: one.figures for one in diagnose(step, steps=1, on_report=quiet).mistakes}
         hints.append(found["loss not finite"]["hint"])
     assert hints == [GUARD, ""]
@@ -222,7 +225,7 @@ def test_the_share_of_an_update_that_arrives_is_told(name):
 
 
 def test_the_report_comes_as_soon_as_all_is_known(capsys):
-    reports, step = [], scaled(ends="clip unscale step update")[0]
+    reports, step = [], scaled(clipped, unscale, end)[0]
     with diagnose(on_report=lambda report: reports.append(report)) as report:
         for number in range(NEEDED + 3):
             step()
@@ -384,7 +387,7 @@ def test_each_of_several_optimizers_and_scalers_is_watched():
             for _ in range(4):
                 step()
     assert report.watched == 4
-    sound, falling = scaled()[0], scaled(loss_of=inf_at_any_scale)[0]
+    sound, falling = scaled()[0], scaled(of=inf_at_any_scale)[0]
     with diagnose(steps=20, on_report=quiet) as report:
         for _ in range(NEEDED):
             falling()
@@ -407,7 +410,7 @@ def test_a_loop_under_a_profiler_of_its_own_runs():
 
 
 def test_a_new_diagnosis_ends_an_older_one():
-    step, reports = scaled(ends="clip unscale step update")[0], []
+    step, reports = scaled(clipped, unscale, end)[0], []
     with diagnose(steps=1, on_report=reports.append) as outer:
         for _ in range(FIRST + 6):
             step()
@@ -430,7 +433,7 @@ def test_a_diagnosis_serves_once():
 
 
 def test_a_diagnosis_may_begin_later():
-    step, _ = scaled(ends="clip unscale step update")
+    step, _ = scaled(clipped, unscale, end)
     with diagnose(steps=1, after=50, on_report=quiet) as report:
         for _ in range(FIRST + 56):
             step()
@@ -542,7 +545,7 @@ def test_a_product_of_unknown_size_leaves_no_share():
 
 
 def test_only_the_thread_that_watches_is_heard():
-    mistaken = scaled(ends="clip unscale step update")[0]
+    mistaken = scaled(clipped, unscale, end)[0]
     with diagnose(steps=1, on_report=quiet) as report:
         plain()[0]()
         thread = threading.Thread(target=lambda: [mistaken() for _ in range(FIRST + 6)])
