@@ -129,12 +129,12 @@ def test_eager_and_graph_steps_on_a_gpu_are_the_recorded_ones(name, tmp_path):
 
 
 def test_every_trace_has_been_recorded():
-    wanted = {name for one in EXPERIMENTS for name in traces_of(one, trace.MODES, trace.EXECUTIONS)}
-    assert set().union(*ON_CPU.values()) - {"machine"} == wanted
-    on_gpu = {
-        name for one in ON_GPU for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)
-    }
-    assert set().union(*ON_GPU.values()) - {"machine"} == on_gpu
+    for recorded, notebooks in ((ON_CPU, EXPERIMENTS), (ON_GPU, ON_GPU)):
+        wanted = {"machine"}
+        for one in notebooks:
+            modes = trace.MODES if recorded is ON_CPU else trace.modes_of(one)
+            wanted.update(traces_of(one, modes, trace.EXECUTIONS))
+        assert set().union(*recorded.values()) == wanted
 
 
 def test_a_step_that_differs_is_found():

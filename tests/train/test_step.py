@@ -128,8 +128,6 @@ def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
     assert same_bits([buffers], [list(trainer.network.buffers())])
     assert trainer.steps == trainer.skipped_steps == 0
     assert record.warmup_steps == 1 and record.warmup_seconds > 0  # on the CPU nothing settles
-    fresh = make_trainer(precision, execution=execution)
-    assert torch.equal(trainer.step(make_batch())[0], fresh.step(make_batch())[0])
 
 
 def places_of(trainer):
