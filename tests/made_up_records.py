@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import yaml
 
-from mixed_precision_study.store.record import new_record, run_id_of, write_record
+from mixed_precision_study.store.record import new_record
 from mixed_precision_study.tasks import images, language_model
 
 KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
@@ -125,14 +125,3 @@ def make_failed(notebook, precision, status, reason, **rest):
     """Return the record of a run that did not end well, at once and without figures."""
     told = {"seconds": [1.0], "status": status, "reason": reason}
     return make(notebook, precision, **{**KNOWN["nothing"], **told, **rest})
-
-
-def write_processes(record, folder, number=3):
-    """Write a record as several processes with equal figures: with three a ratio has an
-    interval, of no width.
-    """
-    for repeat in range(number):
-        one = record.model_copy(deep=True)
-        one.settings["repeat"] = repeat
-        one.run_id = run_id_of(one.notebook, one.settings, one.precision)
-        write_record(one, folder)

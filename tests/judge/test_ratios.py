@@ -13,17 +13,8 @@ from mixed_precision_study.judge.ratios import (
     interval_of,
     paired_ratio,
     paired_runs,
-    ratio_of_means,
 )
 from mixed_precision_study.judge.verdict import judge
-
-
-def test_unpaired_batch_sizes_are_compared_per_sample():
-    own = timed([[2, 2]], parameters={"batch_size": 512}, samples_per_epoch=4000)
-    base = timed([[3, 3]], "fp32", samples_per_epoch=1000)
-    assert ratio_of_means([own], [base]) == 6
-    assert ratio_of_means([own], [timed([[3, 3]], "fp32", {"batch_size": 512})]) == 1.5
-    assert ratio_of_means([{**own, "samples_per_epoch": None}], [base]) is None
 
 
 def test_runs_are_paired_by_seed_repetition_and_card():
@@ -77,10 +68,6 @@ def test_the_ratio_is_the_geometric_mean_over_processes():
     speedup = paired_ratio(list(zip(own, base, strict=True)))
     assert speedup["ratio"] == pytest.approx(math.sqrt(2 * 4))
     assert (speedup["processes"], speedup["seeds"], speedup["seconds"]) == (2, 2, 4)
-    # searched batches: per sample
-    own = timed([[1]], parameters={"batch_size": "max"}, samples_per_epoch=200)
-    base = timed([[1]], "fp32", {"batch_size": "max"}, samples_per_epoch=100)
-    assert paired_ratio([(own, base)])["ratio"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
