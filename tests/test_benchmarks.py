@@ -1,17 +1,12 @@
 """The scripts of benchmarks/ in their tiny forms on the CPU, and the arithmetic of their tables."""
 
 import itertools
-import math
 import random
-from statistics import fmean
 
 import attention_error
-import equal_runs
-import numpy as np
 import pytest
 import seeds_needed
 import simulate
-from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
 
@@ -45,37 +40,6 @@ def test_the_needed_seeds_find_equal_precisions_equivalent(scatter, margin):
     found = [quality_difference(own, base, one)["outcome"] for own in studies].count(EQUIVALENT)
     assert seeds_needed.POWER - 0.06 < found / 1000 < seeds_needed.POWER + 0.1
     assert [seeds_needed.seeds_needed(*case) for case in ((0.0, 0.02), (1.0, 0.002))] == [5, None]
-
-
-def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
-    """Return equal runs in their order.
-
-    Their times scatter by a share, and grow by `drift` from first to last.
-    """
-    draw = np.random.default_rng(seed).normal(0, scatter, count)
-    runs = []
-    for number in range(count):
-        factor = math.exp(draw[number] + drift * number / count)
-        facts = {
-            "order_in_comparison": number,
-            "started_at": f"2026-01-01T00:{number:02}:00+00:00",
-            **fields,
-        }
-        parameters = {"purpose": "aa", "repeat": number}
-        runs.append(timed(np.full((3, 10), seconds * factor / 10), "amp_bf16", parameters, **facts))
-    return runs
-
-
-@pytest.mark.parametrize("drift", [0.0, 0.4])
-def test_equal_runs_differ_about_as_often_as_promised(drift, monkeypatch):
-    """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do
-    within 1%.
-    """
-    monkeypatch.setattr(equal_runs, "MOST_SPLITS", 100)
-    rates = [
-        equal_runs.false_positive_rate(equal(drift=drift, seed=seed))["rate"] for seed in range(8)
-    ]
-    assert 0.02 < fmean(rates) < 0.08, rates
 
 
 def test_attention_in_16_bits_errs_as_its_format_rounds():

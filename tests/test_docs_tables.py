@@ -71,19 +71,6 @@ def test_a_stale_block_or_cell_is_named_and_mended(copy, capsys, name, text, sta
     assert path.read_text() == fresh
 
 
-def git(folder, *words):
-    subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True)
-
-
-@pytest.fixture
-def tagged(copy):
-    """A repository with the tag that its notebooks would install."""
-    git(copy, "init", "--quiet")
-    git(copy, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-m", "first")
-    git(copy, "tag", f"v{__version__}")
-    return copy
-
-
 NAME = "An-Other/c.d"
 URL = f"https://github.com/{NAME}"
 PLACES = (
@@ -92,24 +79,25 @@ PLACES = (
 )
 
 
-@pytest.fixture
-def renamed(tagged):
-    """A repository of which the documents name another one first."""
-    assert tables.repository_url(tagged) is None
+def test_a_repository_fills_badges_and_addresses(copy):
+    """It has the tag that its notebooks would install, and had another address before."""
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (
+        ("init", "--quiet"),
+        (*author, "commit", "--quiet", "--allow-empty", "-m", "first"),
+        ("tag", f"v{__version__}"),
+    ):
+        subprocess.run(["git", "-C", str(copy), *words], check=True)
+    assert tables.repository_url(copy) is None
     for name in ("someone/study", NAME):
-        assert tables.main(["--repository", name], root=tagged) == 0
-        assert tables.main(["--check"], root=tagged) == 0
-        assert tables.repository_url(tagged) == f"https://github.com/{name}"
-    return tagged
-
-
-def test_a_repository_fills_badges_and_addresses(renamed):
-    settings, readme = ((renamed / one).read_text() for one in COPIED[:2])
+        assert tables.main(["--repository", name], root=copy) == 0
+        assert tables.main(["--check"], root=copy) == 0
+        assert tables.repository_url(copy) == f"https://github.com/{name}"
+    settings, readme = ((copy / one).read_text() for one in COPIED[:2])
     assert settings.count("[project.urls]") == 1 and "someone" not in settings + readme
     assert readme.count(f"git clone {URL} ") == 1
-    assert readme.index(f"({URL}/actions/workflows/tests.yml)") < readme.index("**")
-    assert "(https://an-other.github.io/c.d/)" in readme
-    assert all(f"{place}{tables.FIRST}" in readme for place in PLACES)
+    words = (f"({URL}/actions/workflows/tests.yml)", "(https://an-other.github.io/c.d/)")
+    assert all(one in readme for one in (*words, *(place + tables.FIRST for place in PLACES)))
 
 
 RATIOS = """comparison,precision,base,seconds,lowest,highest,hosts,ratio,execution

@@ -4,7 +4,6 @@ its record.
 
 import gc
 import json
-import multiprocessing
 import weakref
 from functools import partial
 from pathlib import Path
@@ -193,12 +192,6 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
 
 
-def test_an_experiment_may_have_no_evaluation():
-    for record in make_experiment(evaluate=None, metric=None).run():
-        assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
-
-
 def test_each_repetition_has_an_order_of_its_own(monkeypatch):
     """A record is there before the next training begins, and knows its place and what ran before
     it.
@@ -243,26 +236,6 @@ def test_one_process_trains_all_ways_that_are_planned(monkeypatch):
     assert {one.status for one in found} == {"ok"} and made.parameters.scaler == "pytorch"
     assert found[2].run_id == records.run_id_of("points", parameters | way, "amp_bf16")
     assert {path.stem for path in Path("outputs").glob("*.json")} == {one.run_id for one in found}
-
-
-def make_drawing_model():
-    convolved = nn.Unflatten(1, (1, 1, 2)), nn.Conv2d(1, 8, 1), nn.BatchNorm2d(8)
-    return nn.Sequential(*convolved, nn.Dropout(0.3), nn.Flatten(), nn.Linear(16, 2))
-
-
-def losses_of(precisions):
-    records = make_experiment(make=make_drawing_model, parameters={"precisions": precisions}).run()
-    return {record.precision: record.train_loss for record in records}
-
-
-@pytest.mark.exhaustive
-def test_together_and_alone_have_the_same_losses():
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        together, *alone = pool.map(
-            losses_of, [["fp32", "amp_bf16"], ["fp32"], ["amp_bf16"]], chunksize=1
-        )
-    assert together == alone[0] | alone[1]
-    assert together["fp32"] != together["amp_bf16"] and len(set(together["fp32"])) == 2
 
 
 @pytest.mark.slow

@@ -86,23 +86,6 @@ def assert_near(name, old, new):
 
     A loss that was recorded as NaN may be finite elsewhere, so nothing is compared from there on.
     """
-    if "steps" not in old:  # of a loop
-        for mode, record in old.items():
-            if record["status"] == "diverged":
-                continue
-            for field in (
-                "status",
-                "reason",
-                "steps_per_epoch",
-                "skipped_steps",
-                "overflow_steps",
-                "autocast_dtype",
-            ):
-                assert new[mode][field] == record[field], f"{name}, {mode}: {field}"
-            assert new[mode]["train_loss"][:1] == pytest.approx(
-                record["train_loss"][:1], rel=5 * NEAR
-            ), mode
-        return
     is_finite = [math.isfinite(float.fromhex(then[0])) for then in old["steps"]]
     finite = [*is_finite, False].index(False)
     pairs = list(zip(old["steps"], new["steps"], strict=True))[:finite]
@@ -130,10 +113,10 @@ def test_eager_and_graph_steps_are_the_recorded_ones(names, tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
+def test_all_steps_are_the_recorded_ones(name, tmp_path):
     assert_same(
-        traces_of(name, [*trace.MODES, "loop"], trace.EXECUTIONS),
-        recorded_anew(tmp_path, [name], "--loop"),
+        traces_of(name, trace.MODES, trace.EXECUTIONS),
+        recorded_anew(tmp_path, [name]),
     )
 
 
@@ -146,16 +129,12 @@ def test_eager_and_graph_steps_on_a_gpu_are_the_recorded_ones(name, tmp_path):
 
 
 def test_every_trace_has_been_recorded():
-    wanted = {
-        name
-        for one in EXPERIMENTS
-        for name in traces_of(one, [*trace.MODES, "loop"], trace.EXECUTIONS)
-    }
-    assert set().union(*ON_CPU.values()) - {"machine"} == wanted
-    on_gpu = {
-        name for one in ON_GPU for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)
-    }
-    assert set().union(*ON_GPU.values()) - {"machine"} == on_gpu
+    for recorded, notebooks in ((ON_CPU, EXPERIMENTS), (ON_GPU, ON_GPU)):
+        wanted = {"machine"}
+        for one in notebooks:
+            modes = trace.MODES if recorded is ON_CPU else trace.modes_of(one)
+            wanted.update(traces_of(one, modes, trace.EXECUTIONS))
+        assert set().union(*recorded.values()) == wanted
 
 
 def test_a_step_that_differs_is_found():

@@ -1,13 +1,21 @@
 """The report's figures are those that were recorded: tests/golden/figures, compared through
-figures.py.
+figures.py. Its words and tables are those of the committed pages.
 """
 
 import copy
+import io
 
 import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 from conftest import ROOT, read_json
 from golden import figures
+from notebook_outputs import outputs_of
+
+from mixed_precision_study.report.section import Chart, File
+from mixed_precision_study.report.sections import sections_of
+from mixed_precision_study.report.tables import read_tables
 
 FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-eager-h200", "neighbour-h200")
@@ -37,6 +45,36 @@ def test_ratios_quality_and_charts_are_the_recorded_ones(name):
             "ratios and quality are the recorded ones, but charts were recorded under "
             f"Matplotlib {VERSION}"
         )
+
+
+PAGES = sorted(path.with_name("summary.ipynb") for path in (ROOT / "outputs").rglob("summary.html"))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=marks_of(page.parent.name)) for page in PAGES],
+    ids=lambda page: page.parent.name,
+)
+def test_a_report_says_what_the_committed_one_says(page, monkeypatch):
+    """Every sentence, card and table of the page, and every cell of the CSV files beside it."""
+    monkeypatch.chdir(ROOT)  # pages name their folder as seen from there
+    committed = [output["data"] for output in outputs_of(read_json(page), "data")]
+    texts = []
+    for section in sections_of(read_tables(str(page.parent.relative_to(ROOT)))):
+        for part in section:
+            if isinstance(part, File):
+                made, file = io.BytesIO(part.content), page.with_name(part.name)
+                pd.testing.assert_frame_equal(pd.read_csv(made), pd.read_csv(file))
+            elif not isinstance(part, Chart):
+                texts.append(data_of(part)["text/plain"])
+        plt.close("all")
+    assert texts == ["".join(one["text/plain"]) for one in committed if "image/png" not in one]
+
+
+def data_of(part):
+    """Return what a notebook gets to show of a part."""
+    shown = part._repr_mimebundle_()
+    return shown[0] if isinstance(shown, tuple) else shown
 
 
 @pytest.mark.release

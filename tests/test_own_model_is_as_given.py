@@ -462,21 +462,13 @@ class Movable:
 
 
 @pytest.mark.any_python
-@pytest.mark.parametrize(
-    "form", [lambda x: x, lambda x: {"x": x}, Movable], ids=["tensor", "dict", "object"]
-)
+@pytest.mark.parametrize("form", [torch.Tensor.clone, Movable], ids=["tensor", "object"])
 def test_a_loss_that_changes_its_batch_changes_no_data(form):
     batches = [form(x.clone()) for x in INPUTS.split(8)]
     seen = {False: [], True: []}
 
     def halving(model, batch):
-        x = (
-            batch
-            if isinstance(batch, torch.Tensor)
-            else batch["x"]
-            if isinstance(batch, dict)
-            else batch.x
-        )
+        x = getattr(batch, "x", batch)
         seen[torch.is_autocast_enabled("cpu")].append(x.sum().item())
         x.mul_(0.5)
         return model(x).float().square().mean()

@@ -5,7 +5,6 @@ of a machine.
 import re
 import zipfile
 
-import pandas as pd
 import pytest
 from conftest import ROOT, results
 from equal_runs import equal_runs, false_positive_rate, table
@@ -13,9 +12,9 @@ from equal_runs import equal_runs, false_positive_rate, table
 from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import (
+    ADDED,
+    ADDED_TO,
     OF_ONE_RUN,
-    UNTOLD,
-    comparison_key,
     is_explanation,
 )
 
@@ -76,8 +75,8 @@ def test_no_parameter_of_today_parts_a_record_from_a_new_run():
     paths = {path.stem: path for path in (ROOT / "notebooks").glob("*.ipynb")}
     for record in read_records(OUTPUTS / "more")[0]:
         known = {*parameters_of(paths[record["notebook"]])[0].model_fields, *OF_ONE_RUN}
-        untold = {name for notebook, name in UNTOLD if notebook == record["notebook"]}
-        assert known <= {*dict(comparison_key(record)), *OF_ONE_RUN, *untold}
+        usual = {*ADDED, *ADDED_TO.get(record["notebook"], {})}
+        assert known <= {*record["settings"], *OF_ONE_RUN, *usual}
 
 
 WHOLE = (
@@ -113,10 +112,3 @@ def test_equal_runs_are_seldom_told_apart(monkeypatch):
     assert ["cannot err" in line for line in told] == [False, True, False]
     limits = [float(line.partition("at most ")[2].partition("%")[0]) for line in told[::2]]
     assert min(limits) > 5 and max(limits) < 10
-
-
-def test_the_articles_that_were_run_again_have_their_figures():
-    found = pd.read_csv(results("published") / "articles.csv")
-    logged = found[found.claim.str.contains("at step")]
-    assert len(logged) == 10 and logged.ours.notna().all()
-    assert (found.ours.notna() | found.reason.notna()).all() and found.ours.notna().sum() >= 45

@@ -2,15 +2,12 @@
 commands.
 """
 
-import ast
 import re
 import subprocess
 import sys
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
-
-from mixed_precision_study.parameters import assignments
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -80,15 +77,12 @@ CELLS = "finder imports parameters check training-step data model evaluate run r
 
 
 @pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
-def test_the_one_parameters_cell_has_flat_values_with_words(name):
+def test_the_one_parameters_cell_says_what_each_value_is(name):
     (cell,) = [
         cell
         for cell in read_notebook(name)["cells"]
         if "parameters" in cell["metadata"].get("tags", [])
     ]
-    named = assignments("".join(cell["source"]))
-    for value, _ in named.values():
-        ast.literal_eval(value)  # flat literals only
     assert all("  # " in line or line.startswith("#") for line in cell["source"])
 
 

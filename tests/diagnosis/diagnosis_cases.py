@@ -28,121 +28,6 @@ def problem(dtype=torch.float32):
     return model.to(DEVICE, dtype), inputs.to(DEVICE), labels.to(DEVICE)
 
 
-def scaled(
-    *,
-    loss_of=functional.cross_entropy,
-    autocast=FP16,
-    by_hand=None,
-    micro=1,
-    ends="step update",
-    **compiles,
-):
-    """Return a step with GradScaler. ends: the calls after each backward pass, of which "hand" is
-    by_hand(model).
-
-    autocast: its type, or "inside" where forward itself enters it, as in accelerate. A call with
-        "last:" comes after
-    the last micro-batch alone, and "optimizer" steps without the scaler. compiles: options of
-    torch.compile.
-    """
-    model, inputs, labels = problem()
-    optimizer, scaler = sgd(model.parameters()), GradScaler(DEVICE)
-    network = torch.compile(model, **compiles) if compiles else model
-    if autocast == "inside":
-        autocast, model.forward = None, torch.autocast(DEVICE, FP16)(model.forward)
-    calls = {
-        "unscale": lambda: scaler.unscale_(optimizer),
-        "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
-        "hand": lambda: by_hand(model),
-        "keep": lambda: None,  # the gradients are not cleared
-        "step": lambda: scaler.step(optimizer),
-        # as many trainers do
-        "careful": lambda: calls["clip"]().isfinite() and scaler.step(optimizer),
-        "optimizer": optimizer.step,
-        "update": lambda: scaler.update(),
-    }
-
-    def step():
-        if not ends.startswith("keep"):
-            optimizer.zero_grad()
-        for number in range(micro):
-            with torch.autocast(DEVICE, dtype=autocast) if autocast else nullcontext():
-                loss = loss_of(network(inputs).float(), labels) / micro
-            scaler.scale(loss).backward()
-            for call in ends.split():
-                if not call.startswith("last:") or number == micro - 1:
-                    calls[call.removeprefix("last:")]()
-
-    step.weights = list(model.parameters())
-    return step, None
-
-
-def plain(
-    *,
-    schedule=None,
-    optimizer=sgd,
-    dtype=torch.float32,
-    evaluate=None,
-    clear=True,
-    micro=1,
-    **options,
-):
-    """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step, or at
-    the "top".
-
-    options: `autocast`, a type; `anomaly`, whether it is detected; `times`, a constant loss scale
-        that is undone; and
-    `functions`, as with torch.func, which sets the gradients, so that backward() is never called.
-    """
-    model, inputs, labels = problem(dtype)
-    optimizer, autocast, times = (
-        optimizer(model.parameters()),
-        options.get("autocast"),
-        options.get("times", 1),
-    )
-    scheduler, weights = (
-        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000),
-        list(model.parameters()),
-    )
-    inner = options.get("inner", True)
-    around = autocast is not None or not inner
-
-    def step():
-        if schedule == "top":
-            scheduler.step()
-        if clear:
-            optimizer.zero_grad()
-        for _ in range(micro):
-            with (
-                torch.autocast(DEVICE, autocast or BF16, enabled=inner) if around else nullcontext()
-            ):
-                loss = functional.cross_entropy(model(inputs).float(), labels)
-            with torch.autograd.set_detect_anomaly(options.get("anomaly", False)):
-                if options.get("functions"):
-                    for weight, gradient in zip(
-                        weights, torch.autograd.grad(loss, weights), strict=True
-                    ):
-                        weight.grad = gradient
-                else:
-                    (loss if times == 1 else loss * times).backward()
-            for weight in weights if times != 1 else ():
-                weight.grad /= times
-            if schedule == "before":
-                scheduler.step()
-            optimizer.step()
-            if schedule == "after":
-                scheduler.step()
-        return loss
-
-    return step, partial(evaluate, model, inputs) if evaluate else None
-
-
-def divide(model, counts=[100]):  # noqa: B006
-    counts[0] += 7
-    for weight in model.parameters():
-        weight.grad /= counts[0]
-
-
 def overflow(model, inputs):
     with torch.no_grad(), torch.autocast(DEVICE, dtype=FP16):
         return model(inputs * 1e6)
@@ -201,27 +86,83 @@ def times(factor):
 
 
 def turns(turn, *, scale=1024.0, optimizer=sgd, dtype=torch.float32, autocast=FP16, **options):
-    """Return a step that calls turn(part), whose loss() is a new forward pass. options: of
-    GradScaler.
+    """Return a step that calls turn(part), whose loss() is a new forward pass.
+
+    autocast: its type, None, or False where it is switched off. options: of GradScaler; `clear`,
+    whether gradients are; `evaluate`; and `compiles`, options of torch.compile.
     """
+    clear, evaluate, compiles = map(
+        options.pop, ("clear", "evaluate", "compiles"), (True, None, None)
+    )
     model, inputs, labels = problem(dtype)
-    part = SimpleNamespace(model=model, inputs=inputs, weights=list(model.parameters()))
+    network = torch.compile(model, **compiles) if compiles else model
+    part = SimpleNamespace(model=model, inputs=inputs, last=None)
+    part.weights = list(model.parameters())
     part.optimizer, part.scaler = (
         optimizer(part.weights),
         GradScaler(DEVICE, scale, **options),
     )
 
-    def loss(**reduction):
-        with torch.autocast(DEVICE, autocast) if autocast else nullcontext():
-            outputs = part.model(part.inputs)
-        return functional.cross_entropy(outputs.float(), labels, **reduction)
+    def loss(of=functional.cross_entropy, **reduction):
+        context = torch.autocast(DEVICE, autocast or BF16, enabled=bool(autocast))
+        with nullcontext() if autocast is None else context:
+            outputs = network(part.inputs)
+        part.last = of(outputs.float(), labels, **reduction)
+        return part.last
 
     def step():
-        part.optimizer.zero_grad()
+        if clear:
+            part.optimizer.zero_grad()
         turn(part)
+        return part.last
 
     part.loss, step.weights = loss, part.weights
-    return step, None
+    return step, partial(evaluate, model, inputs) if evaluate else None
+
+
+def scaled(*calls, of=functional.cross_entropy, **options):
+    """Return a step with GradScaler that makes calls after its backward pass."""
+    first = partial(backward, of=of)
+    return turns(turn_of(first, *(calls or (end,))), **{"scale": 2.0**16, **options})
+
+
+def plain(*calls, **options):
+    """Return a step without GradScaler, of these calls."""
+    return turns(turn_of(*(calls or (descend, plain_step))), **{"autocast": None, **options})
+
+
+def descend(part, times=1):
+    (part.loss() * times).backward()
+
+
+def detect(part):
+    with torch.autograd.set_detect_anomaly(True):
+        descend(part)
+
+
+def by_functions(part):
+    """As with torch.func, so that backward() is never called."""
+    gradients = torch.autograd.grad(part.loss(), part.weights)
+    for weight, gradient in zip(part.weights, gradients, strict=True):
+        weight.grad = gradient
+
+
+def schedule(part):
+    """Begin a schedule behind the first step, and follow it behind each later one."""
+    if hasattr(part, "schedule"):
+        part.schedule.step()
+    else:
+        part.schedule = torch.optim.lr_scheduler.LambdaLR(part.optimizer, lambda _: 1)
+
+
+def step_if_finite(part):
+    """As many trainers do."""
+    if clipped(part).isfinite():
+        part.scaler.step(part.optimizer)
+
+
+def update(part):
+    part.scaler.update()
 
 
 def end(part):
@@ -234,8 +175,19 @@ def divided(part, number=None):
         weight.grad /= number or part.scaler.get_scale()
 
 
+def divided_by_a_count(part):
+    part.count = getattr(part, "count", 100) + 7
+    divided(part, part.count)
+
+
+def enter_autocast_inside(part):
+    """As accelerate does: forward itself enters it."""
+    within = torch.autocast(DEVICE, FP16)(part.model.forward)
+    vars(part.model).setdefault("forward", within)
+
+
 def clipped(part, limit=1.0):
-    nn.utils.clip_grad_norm_(part.weights, limit)
+    return nn.utils.clip_grad_norm_(part.weights, limit)
 
 
 def swapped_scalers():
@@ -273,22 +225,15 @@ def through_a_wrapper():
 
 
 def scheduled_though_skipped(optimizer=sgd):
-    def turn(part):
-        part.scaler.scale(1000 * part.loss()).backward()
-        end(part)
-        if not hasattr(part, "schedule"):
-            part.schedule = torch.optim.lr_scheduler.LambdaLR(part.optimizer, lambda _: 1)
-        part.schedule.step()
-
-    return turns(turn, scale=2.0**24, optimizer=optimizer)
+    return scaled(end, schedule, of=times(1000), scale=2.0**24, optimizer=optimizer)
 
 
-def autocast_around_the_loop(dtype=torch.float32, inner=True, rate=0.1):
+def autocast_around_the_loop(dtype=torch.float32, inner=None, rate=0.1):
     """Autocast is entered once, by hand, because a step cannot show a block around the loop.
 
-    inner: whether a second one, around the forward pass, is enabled.
+    inner: False where a second one, around the forward pass, switches it off.
     """
-    step, _ = plain(optimizer=partial(SGD, lr=rate), dtype=dtype, inner=inner)
+    step, _ = plain(optimizer=partial(SGD, lr=rate), dtype=dtype, autocast=inner)
     context = torch.autocast(DEVICE, BF16)
 
     def first():
@@ -502,8 +447,8 @@ def turn_of(*calls):
     return turn
 
 
-def backward(part, loss=None):
-    part.scaler.scale(part.loss() if loss is None else loss).backward()
+def backward(part, of=functional.cross_entropy):
+    part.scaler.scale(part.loss(of)).backward()
 
 
 def unscale(part):
@@ -521,23 +466,23 @@ quick, fast = partial(SGD, lr=1.0), partial(SGD, lr=10.0)
 MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbers are issues
     "clip before unscale_": (
         "clipped while scaled",
-        lambda: scaled(ends="clip unscale step update"),
+        lambda: scaled(clipped, unscale, end),
     ),
     "scaler with bf16": ("scaler with bf16", lambda: scaled(autocast=BF16)),
-    "past the scaler": ("past the scaler", lambda: scaled(loss_of=times(1e-7), ends="optimizer")),
-    "insightface 2262": ("scale falls", lambda: scaled(loss_of=inf_at_any_scale)),
-    "loss is NaN": ("loss not finite", lambda: scaled(loss_of=times(math.nan))),
-    "Paddle 67895": ("gradients not cleared", lambda: scaled(ends="keep step update")),
+    "past the scaler": ("past the scaler", lambda: scaled(plain_step, of=times(1e-7))),
+    "insightface 2262": ("scale falls", lambda: scaled(of=inf_at_any_scale)),
+    "loss is NaN": ("loss not finite", lambda: scaled(of=times(math.nan))),
+    "Paddle 67895": ("gradients not cleared", lambda: scaled(clear=False)),
     "not cleared in fp32": ("gradients not cleared", lambda: plain(clear=False)),
-    "Applio 860": ("steps twice", lambda: scaled(ends="step update optimizer")),
-    "torchvision 017e9b99": ("steps twice", lambda: scaled(ends="step update clip optimizer")),
+    "Applio 860": ("steps twice", lambda: scaled(end, plain_step)),
+    "torchvision 017e9b99": ("steps twice", lambda: scaled(end, clipped, plain_step)),
     "pytorch 36601": (
         "update without step",
-        lambda: scaled(micro=2, ends="unscale last:step update"),
+        lambda: scaled(unscale, update, backward, unscale, end),
     ),
     "WatChMaL 106": ("no 16 bits", lambda: scaled(autocast=None)),
     "fp16 without scaler": ("fp16 without scaler", lambda: plain(autocast=FP16)),
-    "UniK3D 16": ("anomaly detection", lambda: plain(anomaly=True)),
+    "UniK3D 16": ("anomaly detection", lambda: plain(detect, plain_step)),
     "torchtune 2254": (
         "lost updates",
         lambda: plain(dtype=BF16, optimizer=partial(AdamW, lr=1e-5)),
@@ -549,25 +494,23 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "pytorch 8860": ("eps", lambda: plain(dtype=FP16, optimizer=adam)),
     "pytorch 58392": ("evaluation not finite", lambda: plain(evaluate=overflow)),
     "accelerate 113": ("unscaled twice", through_a_wrapper),
-    "by hand and by the scaler": ("unscaled twice", lambda: turns(turn_of(backward, divided, end))),
+    "by hand and by the scaler": ("unscaled twice", lambda: scaled(divided, end)),
     "unscale_ and by hand": (
         "unscaled twice",
-        lambda: turns(turn_of(backward, unscale, divided, end)),
+        lambda: scaled(unscale, divided, end),
     ),
     "lightning 4148": (
         "never scaled",
-        lambda: turns(turn_of(backward, lambda part: part.loss().backward(), end)),
+        lambda: scaled(descend, end),
     ),
     "swapped scalers": ("another scale", swapped_scalers),
     "clipped past the scaler": (
         "past the scaler",
-        lambda: turns(turn_of(backward, clipped, plain_step)),
+        lambda: scaled(clipped, plain_step),
     ),
     "clipped by value": (
         "clipped while scaled",
-        lambda: turns(
-            turn_of(backward, lambda part: nn.utils.clip_grad_value_(part.weights, 0.01), end)
-        ),
+        lambda: scaled(lambda part: nn.utils.clip_grad_value_(part.weights, 0.01), end),
     ),
     "a scaler in every step": (
         "many scalers",
@@ -581,7 +524,7 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     ),
     "scale grows each step": (
         "steps skipped",
-        lambda: turns(turn_of(backward, end), scale=2.0**16, growth_interval=1),
+        lambda: scaled(growth_interval=1),
     ),
     "lightning 18828": ("scheduled though skipped", scheduled_though_skipped),
     "the same, fused": ("scheduled though skipped", lambda: scheduled_though_skipped(fused)),
@@ -625,27 +568,31 @@ def optimizer_in_backward():
 
 
 SOUND = {
-    "fp32": lambda: plain(schedule="after"),
+    "fp32": lambda: plain(descend, plain_step, schedule),
     "bf16": lambda: plain(autocast=BF16, optimizer=AdamW, evaluate=slope),
-    "after unscale_": lambda: scaled(ends="unscale clip step update"),
-    "swav 47: search for the scale": lambda: scaled(loss_of=times(1000)),
+    "after unscale_": lambda: scaled(unscale, clipped, end),
+    "swav 47: search for the scale": lambda: scaled(of=times(1000)),
     "skipped where gradients are not finite": lambda: scaled(
-        loss_of=times(1000), ends="unscale careful update"
+        unscale, step_if_finite, update, of=times(1000)
     ),
-    "autocast inside the model": lambda: scaled(autocast="inside"),
-    "accumulated": lambda: scaled(micro=2, ends="last:step last:update"),
-    "divided by a count": lambda: scaled(by_hand=divide, ends="hand step update"),
-    "norm that is logged": lambda: scaled(
-        by_hand=lambda model: nn.utils.clip_grad_norm_(model.parameters(), math.inf),
-        ends="hand step update",
+    "autocast inside the model": lambda: turns(
+        turn_of(enter_autocast_inside, backward, end), autocast=None
     ),
+    "accumulated": lambda: scaled(backward, end),
+    "divided by a count": lambda: scaled(divided_by_a_count, end),
+    "norm that is logged": lambda: scaled(lambda part: clipped(part, math.inf), end),
     "small updates that are kept": lambda: plain(
         dtype=BF16, optimizer=partial(InTwoParts, lr=1e-6)
     ),
     "penalty": lambda: penalty(divides=True),
-    "nerfacc 307, done right": lambda: plain(autocast=FP16, times=1024),
-    "scheduled in every micro-batch": lambda: plain(schedule="after", micro=2),
-    "gradients without backward()": lambda: plain(functions=True),
+    "nerfacc 307, done right": lambda: plain(
+        lambda part: descend(part, 1024),
+        lambda part: divided(part, 1024),
+        plain_step,
+        autocast=FP16,
+    ),
+    "scheduled in every micro-batch": lambda: plain(*(descend, plain_step, schedule) * 2),
+    "gradients without backward()": lambda: plain(by_functions, plain_step),
     "sparse gradients": sparse_gradients,
     "limit times the scale": lambda: turns(
         turn_of(backward, lambda part: clipped(part, 1e-3 * part.scaler.get_scale()), end)
@@ -655,7 +602,7 @@ SOUND = {
             backward, lambda part: [one.grad.clamp_(-1.024, 1.024) for one in part.weights], end
         )
     ),
-    "scale of 1": lambda: turns(turn_of(backward, clipped, end), scale=1.0),
+    "scale of 1": lambda: scaled(clipped, end, scale=1.0),
     "scale per sample": lambda: turns(
         lambda part: (
             (part.loss(reduction="none") * torch.rand(16, device=DEVICE) * 1024).mean().backward(),
@@ -698,7 +645,7 @@ SOUND = {
     "closure": with_a_closure,
     "checkpointed": lambda: turns(checkpointed),
     "checkpointed, reentrant": lambda: turns(partial(checkpointed, reentrant=True)),
-    "fused": lambda: turns(turn_of(backward, unscale, clipped, end), optimizer=fused),
+    "fused": lambda: scaled(unscale, clipped, end, optimizer=fused),
     "divided by hand in bf16": lambda: turns(
         turn_of(backward, divided, plain_step), optimizer=quick, dtype=BF16, autocast=None
     ),
@@ -714,8 +661,8 @@ SOUND = {
     "optimizer in backward()": optimizer_in_backward,
     "autocast around 16-bit weights": lambda: autocast_around_the_loop(dtype=BF16, rate=10.0),
     "autocast off in a part": lambda: autocast_around_the_loop(inner=False),
-    "divided by a mean of micro-batches": lambda: turns(
-        turn_of(backward, unscale, lambda part: divided(part, 8), end), scale=8.0
+    "divided by a mean of micro-batches": lambda: scaled(
+        unscale, lambda part: divided(part, 8), end, scale=8.0
     ),
     "one of two losses elsewhere": two_networks,
 }
@@ -725,7 +672,7 @@ def clipped_loop(steps, **compiles):
     """Take steps whose gradients are clipped before they are unscaled, and return the weights."""
     if compiles:
         torch._dynamo.reset()
-    step, _ = scaled(ends="clip step update", **compiles)
+    step, _ = scaled(clipped, end, compiles=compiles)
     for _ in range(steps):
         step()
     return step.weights

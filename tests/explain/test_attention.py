@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import run_cells
 from explained_training import make_record
-from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 from torch.profiler import profile
 
@@ -17,7 +16,6 @@ from mixed_precision_study.explain.attention import (
     SWITCHES,
     backends_in,
     read_attention,
-    refusal_of,
     refusals_in,
     refusals_of,
     use_attention,
@@ -148,27 +146,6 @@ def test_reasons_are_of_the_types_that_autocast_gives(autocast, with_gpu, monkey
     assert {*refusals_of(query, query[:, :2], query[:, :2], **given)} == {"cudnn"}
     in_order = trainer_of(lambda: functional.scaled_dot_product_attention(*[query] * 3, mask, 0.1))
     assert {*refusals_in(in_order, None)} >= {"cudnn"}
-
-
-CPU_CASES = [
-    ({}, "All tensors need to be on cuda device"),
-    ({"device": "cuda", "mask": True}, "not support non-null attn_mask"),
-    ({"device": "cuda", "size": 320}, "less than or equal to 256"),
-]
-
-
-@pytest.mark.skipif(torch.version.cuda is None, reason="PyTorch without CUDA gives no reason")
-@pytest.mark.parametrize(("given", "says"), CPU_CASES)
-def test_pytorchs_own_reasons_are_read_in_silence(given, says, capfd):
-    with FakeTensorMode():  # of a GPU that need not be there
-        query = torch.empty(1, 4, 8, given.get("size", 64), device=given.get("device", "cpu"))
-    mask = query if given.get("mask") else None
-    call = torch.backends.cuda.SDPAParams(query, query, query, mask, 0.0, False, False)
-    reason = refusal_of(torch.backends.cuda.can_use_flash_attention, call)
-    assert says in reason and "Triggered" not in reason
-    assert capfd.readouterr().err == ""
-    assert refusal_of(lambda call, debug: debug, call) is None
-    assert refusal_of(lambda call, debug: False, call) == "PyTorch gives no reason."
 
 
 def test_attention_is_found_in_modules_of_pytorch():

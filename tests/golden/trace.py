@@ -6,8 +6,7 @@
 
 A trace holds each step's loss and loss scale as exact hexadecimal floats, the skipped steps so far,
 and a checksum of the final weights. On a GPU it also counts the kernels that a step launches and
-how often the host waits for the GPU. `--loop` also runs each notebook's whole loop and keeps what
-its record holds beside times and memory.
+how often the host waits for the GPU.
 """
 
 import argparse
@@ -55,34 +54,6 @@ PARAMETERS = {  # small models: the traces are about the step, not about the mod
     "transformer": {**SMALL, "batch_size": 4, "width": 64, "layers": 2, "context": 32},
 }
 FP8 = ("transformer",)  # nearly all of its work is in layers that take fp8, and little of others'
-# Fields of a record that do not depend on the clock or the machine.
-LOOP_FIELDS = (
-    *("precision", "status", "reason", "dataset_used", "dataset_source", "synthetic"),
-    *(
-        "train_samples",
-        "eval_samples",
-        "sample_unit",
-        "steps_per_epoch",
-        "batch_size_used",
-        "samples_per_epoch",
-    ),
-    *("train_loss", "metric", "metric_name", "metric_better", "chance_metric", "test_metric"),
-    *(
-        "loss_scale_trace",
-        "skipped_steps",
-        "overflow_steps",
-        "warmup_steps",
-        "warmup_skipped_steps",
-        "autocast_dtype",
-    ),
-    *(
-        "parameter_dtypes",
-        "fp32_precision_matmul",
-        "fp32_precision_conv",
-        "fp32_precision_rnn",
-        "training_log",
-    ),
-)
 
 
 def modes_of(notebook):
@@ -168,24 +139,7 @@ def trace_step_by_step(root, notebook, precision, execution):
     return {"steps": rows, "weights": hashlib.sha256(weights).hexdigest()[:16]}
 
 
-def trace_loop(root, notebook, execution):
-    """Return what the records of a notebook's whole loop hold beside times and memory."""
-    folder = tempfile.mkdtemp(dir=".")
-    parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "execution": execution}
-    parameters |= {"precisions": list(MODES), "output_dir": folder}
-    parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
-    from notebook_cells import run_cells
-
-    run_cells(root / f"notebooks/{notebook}.ipynb", "run", parameters)
-    from mixed_precision_study.store.record import read_run
-
-    records = [read_run(path) for path in sorted(Path(folder).glob("*.json"))]
-    return {
-        record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records
-    }
-
-
-def all_traces(root, notebooks, modes, executions, loop):
+def all_traces(root, notebooks, modes, executions):
     """Return {"machine": ..., "notebook/mode/execution": trace}."""
     capability = torch.backends.cpu.get_cpu_capability()
     machine = {"torch": torch.__version__, "cpu": platform.machine(), "capability": capability}
@@ -197,9 +151,6 @@ def all_traces(root, notebooks, modes, executions, loop):
         name = f"{notebook}/{mode}/{execution}"
         traces[name] = trace_step_by_step(root, notebook, mode, execution)
         print(name, traces[name]["steps"][-1], file=sys.stderr, flush=True)
-    for notebook, execution in itertools.product(notebooks, executions) if loop else ():
-        traces[f"{notebook}/loop/{execution}"] = trace_loop(root, notebook, execution)
-        print(notebook, "loop", execution, file=sys.stderr, flush=True)
     return traces
 
 
@@ -222,7 +173,6 @@ def main():
         "--modes", nargs="*", default=MODES_ON_GPU if torch.cuda.is_available() else MODES
     )
     parser.add_argument("--executions", nargs="*", default=EXECUTIONS)
-    parser.add_argument("--loop", action="store_true")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--compare", type=Path, nargs="*", default=[])
     args = parser.parse_args()
@@ -237,7 +187,7 @@ def main():
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     os.chdir(folder)
-    new = all_traces(root, args.notebooks, args.modes, args.executions, args.loop)
+    new = all_traces(root, args.notebooks, args.modes, args.executions)
     if write:
         lines = ",\n".join(
             f"{json.dumps(name)}: {json.dumps(trace)}" for name, trace in new.items()

@@ -31,16 +31,6 @@ def test_where_one_limit_ends_and_the_next_begins(fields, codes, values):
     assert {name: found[0].values[name] for name in values} == pytest.approx(values)
 
 
-def test_the_longest_other_kernels_and_why_none_are_known():
-    (found,) = find_bottleneck(profiled(SPARSE))
-    assert found.values["longest"] == {"elementwise": 0.4, "normalisation": 0.2}
-    (found,) = find_bottleneck(flat(profile_reason="the profiler saw no kernel"))
-    assert found.values == {"reason": "the profiler saw no kernel"}
-    also = find_bottleneck(profiled(busy=0.81, data_wait_fraction=0.6))[1]
-    assert also.values == pytest.approx({"idle": 0.19, "waiting": 0.6})
-    assert find_bottleneck(profiled(compute_limit_fraction=0.55))[1].values == {"limit": 0.55}
-
-
 def test_the_gain_as_a_graph_is_told():
     (found,) = find_bottleneck(profiled(SPARSE, busy=0.85) | {"graph_gain": GAIN})
     assert found.values["gain"] == GAIN

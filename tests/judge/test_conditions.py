@@ -1,7 +1,7 @@
 """Runs under other conditions: each difference is named, and some allow no outcome."""
 
 import pytest
-from made_up_runs import HOT, compared, flat, profiled, setting
+from made_up_runs import CASES, HOT, compared, flat, profiled, setting
 
 from mixed_precision_study.judge.conditions import (
     HOST,
@@ -29,9 +29,8 @@ USUAL = {
     "throttle_fractions": [],
     "gpu_shared": False,
 }
-CAPPED = {"throttled": True, "throttle_fractions": [["power cap", 0.3]]}
+CAPPED, HEATED = CASES["power"], CASES["heat"]
 FP32_FIRST = Finding("order", "fp32", {"other": "amp_fp16"})
-HEATED = {"throttled": True, "throttle_fractions": [["thermal, hardware", 1.0]]}
 
 
 def pair(own=None, base=None):
@@ -75,23 +74,7 @@ def test_every_difference_in_software_and_host_is_named(field):
         assert no_outcome_in([both]) is None
 
 
-@pytest.mark.parametrize(
-    "own, base, named, refused",
-    [
-        ({}, {"sm_clock_mhz_median": 1200.0}, True, True),
-        ({"sm_clock_mhz_median": 1942.0}, {}, False, False),  # below 2%
-        ({"sm_clock_mhz_median": 1900.0}, {}, True, True),
-        ({"sm_clock_mhz_median": 1900.0, **CAPPED}, {}, True, False),  # what the precision costs
-        ({"sm_clock_mhz_median": 1900.0}, CAPPED, True, True),  # the cap is not on the slower side
-        (CAPPED, {}, True, False),
-        (HEATED, {}, True, True),
-        ({}, HEATED, True, True),
-        ({**HEATED, **CAPPED}, CAPPED, False, False),
-        ({"gpu_shared": True}, {}, True, False),
-        ({"sm_clock_mhz_median": None}, {}, True, False),
-        ({"runs_before_in_process": 1}, {"runs_before_in_process": 0}, True, False),
-    ],
-)
+@pytest.mark.parametrize("own, base, named, refused", CASES["conditions"])
 def test_what_is_named_and_what_allows_no_outcome(own, base, named, refused):
     both = pair(own, base)
     assert bool(differences(*both)) is named

@@ -7,56 +7,14 @@ import math
 
 import numpy as np
 import pytest
-from made_up_runs import compared, flat, timed
+from made_up_runs import flat, timed
 
 from mixed_precision_study.judge.ratios import (
-    block_ratios,
-    block_times,
     interval_of,
     paired_ratio,
     paired_runs,
-    ratio_of_means,
-    total_ratio,
 )
 from mixed_precision_study.judge.verdict import judge
-
-
-def test_block_times_are_epochs_by_blocks_where_they_are_whole():
-    record = flat(epoch_seconds=[6.0, 15.0], block_seconds=[1, 2, 3, 4, 5, 6])
-    assert block_times(record).tolist() == [[1, 2, 3], [4, 5, 6]]
-    for blocks in ([], [1, 2, 3]):
-        assert block_times(record | {"block_seconds": blocks}).tolist() == [[6], [15]]
-
-
-def test_block_ratios_are_base_over_own():
-    blocks, epochs = timed([[1, 2], [4, 5]]), flat("fp32", epoch_seconds=[6.0, 3.0])
-    assert block_ratios(blocks, timed([[2, 8], [4, 10]], "fp32")).tolist() == [[2, 4], [1, 2]]
-    assert block_ratios(blocks, epochs).tolist() == [[2], [1 / 3]]
-    other = timed([[1, 2, 3], [1, 1, 1]], "fp32")  # cut otherwise
-    assert block_ratios(blocks, other).tolist() == [[2], [1 / 3]]
-    # the epochs that both have
-    short, long = timed([[1, 1]]), timed([[2, 3], [9, 9], [9, 9]], "fp32")
-    assert (total_ratio(short, long), total_ratio(long, short)) == (2.5, 1 / 2.5)
-    assert block_ratios(short, long).tolist() == [[2, 3]]
-
-
-def test_different_batch_sizes_are_compared_per_sample():
-    own = timed([[2, 2]], parameters={"batch_size": 512}, samples_per_epoch=4000)
-    base = timed([[3, 3]], "fp32", samples_per_epoch=1000)
-    assert total_ratio(own, base) == 6
-    assert total_ratio({**own, "samples_per_epoch": None, "samples_per_second": None}, base) is None
-    assert (
-        paired_ratio([({**own, "samples_per_epoch": None, "samples_per_second": None}, base)])
-        is None
-    )
-
-
-def test_unpaired_batch_sizes_are_compared_per_sample():
-    own = timed([[2, 2]], parameters={"batch_size": 512}, samples_per_epoch=4000)
-    base = timed([[3, 3]], "fp32", samples_per_epoch=1000)
-    assert ratio_of_means([own], [base]) == 6
-    assert ratio_of_means([own], [timed([[3, 3]], "fp32", {"batch_size": 512})]) == 1.5
-    assert ratio_of_means([{**own, "samples_per_epoch": None}], [base]) is None
 
 
 def test_runs_are_paired_by_seed_repetition_and_card():
@@ -110,10 +68,6 @@ def test_the_ratio_is_the_geometric_mean_over_processes():
     speedup = paired_ratio(list(zip(own, base, strict=True)))
     assert speedup["ratio"] == pytest.approx(math.sqrt(2 * 4))
     assert (speedup["processes"], speedup["seeds"], speedup["seconds"]) == (2, 2, 4)
-    # searched batches: per sample
-    own = timed([[1]], parameters={"batch_size": "max"}, samples_per_epoch=200)
-    base = timed([[1]], "fp32", {"batch_size": "max"}, samples_per_epoch=100)
-    assert paired_ratio([(own, base)])["ratio"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize(
@@ -131,22 +85,6 @@ def test_the_interval_is_students_over_logarithms(logarithms, half, half90):
         expected, rel=1e-4
     )
     assert found["smallest"] == pytest.approx(max(math.exp(half) - 1, 0.02), rel=1e-3)
-
-
-def test_stalls_part_total_time_from_the_median_block():
-    pairs = compared(1.1, repetitions=3, noise=0.001)
-    for own, _ in pairs:
-        blocks = np.array(own["block_seconds"])
-        blocks[::4] *= 1.3
-        own |= {
-            "block_seconds": blocks.tolist(),
-            "epoch_seconds": blocks.reshape(3, -1).sum(1).tolist(),
-        }
-    speedup = paired_ratio(pairs)
-    assert speedup["ratio"] == pytest.approx(1.1 / 1.075, rel=0.02)
-    assert speedup["median_ratio"] == pytest.approx(1.1, rel=0.02)
-    assert speedup["apart"]
-    assert not paired_ratio(compared(1.1, repetitions=3, noise=0.001))["apart"]
 
 
 def seeds_of(process, base_process, seeds, ratio=2.0):

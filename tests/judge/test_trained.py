@@ -1,20 +1,15 @@
 """Whether a run learned as its baseline did, and which runs of a comparison did not train."""
 
 import pytest
-from made_up_runs import flat, setting
+from made_up_runs import CASES, flat, setting
 
 from mixed_precision_study.judge.divergence import find_diverged
 from mixed_precision_study.judge.finding import Finding
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.trained import by_seed, quality_lost, why_not_trained
 
-FP32 = {
-    "metric": [0.5, 0.9],
-    "metric_better": "higher",
-    "chance_metric": 0.1,
-    "metric_name": "accuracy",
-}
-FP32["metric_margin"] = 0.002
+ACCURACY, ERROR, WORDS = CASES["metrics"].values()
+FP32 = ACCURACY | {"metric": [0.5, 0.9]}
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
 
 
@@ -47,34 +42,7 @@ def test_a_last_metric_that_is_missing_or_not_finite_is_told(metric):
     assert reason({"metric": []}, base={"metric": []}) is None  # neither was evaluated
 
 
-ERROR = {
-    "metric_better": "lower",
-    "chance_metric": 0.323,
-    "metric_name": "mean_absolute_error",
-    "metric_margin": 0.02,
-}
-WORDS = {
-    "metric_better": "lower",
-    "chance_metric": 968.0,
-    "metric_name": "perplexity",
-    "metric_margin": 0.02,
-}
-WORDS["metric_margin_is_share"] = True
-
-
-@pytest.mark.parametrize(
-    "kind, base, last, told",
-    [
-        ({}, 0.9, 0.51, False),
-        ({}, 0.9, 0.49, True),
-        ({}, 0.9, 0.0, True),
-        ({}, 0.11, 0.1, False),  # the baseline has hardly learned
-        (ERROR, 0.25, 0.26, False),
-        (ERROR, 0.25, 0.5, True),
-        (WORDS, 115.0, 160.0, False),
-        (WORDS, 115.0, 400.0, True),
-    ],
-)
+@pytest.mark.parametrize("kind, base, last, told", CASES["gains"])
 def test_less_than_half_of_the_gain_over_chance_is_told(kind, base, last, told):
     runs = [{**kind, "metric": [one]} for one in (last, base, last)]  # their median counts
     assert bool(reason(*runs, base=runs[1])) is told
@@ -150,35 +118,14 @@ def test_a_metric_that_jumped_last_is_no_divergence(loss, has_trained):
     assert set(find_diverged([two_bad_epochs, base])) == {0}
 
 
-def run(precision, metric, better="higher", chance=0.1, status="ok"):
-    figures = {"metric": metric, "metric_better": better, "chance_metric": chance}
-    return flat() | {"run_id": precision, "precision": precision, "status": status, **figures}
+def run(precision, metric, **fields):
+    return flat() | {**ACCURACY, "precision": precision, "metric": metric, **fields}
 
 
-SKIPPED = {"skipped_steps": 8, "steps_per_epoch": 5, "epoch_seconds": [1.0] * 3}
-
-
-@pytest.mark.parametrize(
-    "runs, diverged",
-    [
-        (
-            [run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])],
-            {1: "chance", 2: "chance"},
-        ),
-        ([run("a", [150.0], "lower", 900.0), run("b", [910.0], "lower", 900.0)], {1: "chance"}),
-        ([run("a", [0.1]), run("b", [0.09])], {}),  # none learned
-        ([run("a", []), run("b", [0.1], chance=None)], {}),
-        ([run("a", [0.9]), run("b", [0.1], status="oom")], {}),
-        # what only explains learns nothing
-        ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], {}),
-        (
-            [run("a", [0.9]), run("b", [0.4]) | SKIPPED, run("c", [None])],
-            {1: "overflow", 2: "not_finite"},
-        ),
-    ],
-)
+@pytest.mark.parametrize("runs, diverged", CASES["diverged"])
 def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
-    assert {place: found.code for place, found in find_diverged(runs).items()} == diverged
+    found = find_diverged([run(str(place), **fields) for place, fields in enumerate(runs)])
+    assert {place: one.code for place, one in found.items()} == diverged
 
 
 @pytest.mark.parametrize("steps, told", [(16, False), (17, True), (390, True)])

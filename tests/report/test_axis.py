@@ -111,15 +111,6 @@ def test_an_arm_is_a_number_a_switch_or_several_settings(tmp_path, axis, base, a
     assert failures_in(found) == []
 
 
-def test_precisions_may_have_another_base(tmp_path):
-    runs = [checkpointed("none", precision=name) for name in ("fp32", "tf32", "amp_fp16")]
-    found = study_in(tmp_path / "base", runs, axis="precision", base="tf32")
-    assert set(zip(found.ratios.arm, found.ratios.base, strict=True)) == {
-        ("fp32", "tf32"),
-        ("amp_fp16", "tf32"),
-    }
-
-
 @pytest.mark.parametrize(
     "said",
     [

@@ -1,24 +1,19 @@
-"""The first screen: title, cards and opening figure say the numbers of ratios.csv."""
+"""The first screen of cards that no committed page is of: old ones, and a CPU."""
 
-import io
 import re
 
 import made_up_records as made_up
-import pandas as pd
 import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
 
 from mixed_precision_study.report import results, sections
 from mixed_precision_study.report.charts import ratio_rows
-from mixed_precision_study.report.section import Cards, Chart, File, Heading, Section
+from mixed_precision_study.report.section import Cards, Chart, File, Heading
 from mixed_precision_study.report.tables import ON_CPU, bars_of
 from mixed_precision_study.report.words import MEMORY_ONLY, NOT_TRIED
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
-# with 150 MiB of data
-PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}
 NOTEBOOKS = ("cifar_resnet", "lstm_language_model")
-FORMATS = ("amp_fp16", "amp_bf16")
 
 
 def runs(
@@ -28,76 +23,14 @@ def runs(
         for repeat in range(processes):
             values = {"repeat": repeat, "execution": way, **fields.get("parameters", {})}
             time = SECONDS[name] * (factor if name.startswith("amp") else 1) * (1 + 0.001 * repeat)
-            rest = {
-                "peak": PEAKS[name],
-                "data_on_device_mib": 150.0,
-                **fields,
-                "parameters": values,
-            }
-            yield made_up.make(notebook, name, seconds=[time] * 3, **rest)
+            given = {**fields, "parameters": values, "seconds": [time] * 3}
+            yield made_up.make(notebook, name, **given)
 
 
 def screen_of(found):
     section = sections.first_screen(found)
     cards = [one for part in parts_of(section, Cards) for one in part.cards]
     return section, parts_of(section, Heading)[0].title, cards
-
-
-@pytest.fixture(scope="module")
-def both_ways(tmp_path_factory):
-    """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than
-    TF32 in eager mode.
-    """
-    lstm = "lstm_language_model"
-    records = [
-        *runs(),
-        *runs(0.5, "cuda_graph"),
-        *runs(2.5, notebook=lstm),
-        *runs(1.1, "cuda_graph", lstm),
-    ]
-    return read_all(tmp_path_factory.mktemp("both_ways"), *records)
-
-
-@pytest.fixture(scope="module")
-def ratios(both_ways):
-    """The rows of ratios.csv by notebook, way, precision and baseline."""
-    table = pd.read_csv(io.BytesIO(both_ways.csv()["ratios.csv"]))
-    return table.set_index(["notebook", "execution", "precision", "baseline"]).sort_index()
-
-
-def test_the_title_has_both_formats_of_ratios_csv(both_ways, ratios):
-    title = screen_of(both_ways)[1]
-    spans = [
-        " to ".join(
-            f"{ratios.ratio[notebook, 'cuda_graph', name, 'tf32']:.1f}"
-            for notebook in reversed(NOTEBOOKS)
-        )
-        for name in FORMATS
-    ]
-    assert re.findall(r"\d\.\d to \d\.\d", title) == spans == ["1.8 to 4.0", "1.4 to 3.0"]
-    assert title.index("fp16 AMP") < title.index("TF32") < title.index("bf16 AMP")
-    assert "graph" in title
-
-
-def test_cards_have_both_formats_of_ratios_csv(both_ways, ratios):
-    cards = screen_of(both_ways)[2]
-    assert [card["name"].split()[0].strip(",") for card in cards] == ["ResNet-18", "LSTM"]
-    for card, notebook in zip(cards, NOTEBOOKS, strict=True):
-        rows = ratios.loc[(notebook, "cuda_graph")]
-        over_tf32 = [rows.ratio[name, "tf32"] for name in FORMATS]
-        assert [*card["numbers"].items()] == [
-            (name, f"{ratio:.2f}×") for name, ratio in zip(("fp16", "bf16"), over_tf32, strict=True)
-        ]
-        assert card["against"] == "as fast as TF32"
-        assert f"fp16: {rows.saved['amp_fp16', 'tf32']:.0%}" in card["lines"][2]
-        assert "graph" in card["lines"][0]
-
-
-def test_the_figure_of_a_study_opens_its_report(both_ways):
-    subject = Section("Step by step: 3 times", parts=["its chart"])
-    section = sections.first_screen(both_ways, subject)
-    assert section.parts[0].title == subject.title and "its chart" in section.parts
-    assert not parts_of(section, Cards)
 
 
 def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
@@ -115,58 +48,6 @@ def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
     worse, fine = card["lines"][-1].split(" · ")
     assert "eager" in card["lines"][0] and worse.startswith("fp16: ") and "worse" in worse
     assert fine.startswith("bf16: ") and "no loss" in fine and fine.endswith("5 seeds")
-
-
-def test_an_interval_with_one_is_marked_and_a_lone_run_has_none(tmp_path):
-    records = list(runs(names=("tf32", "amp_bf16")))
-    for record, time in zip(records[3:], (4.0, 6.0, 9.0), strict=True):
-        record.epoch_seconds = [time]
-    found = read_all(tmp_path, *records)
-    assert screen_of(found)[2][0]["numbers"]["bf16"] == "~1.00×"
-    ((row,),) = rows_in(results.sure_section(found))
-    assert row["bf16 over TF32"].startswith("~1.00 (0.")
-    alone = {"names": ("tf32", "amp_bf16"), "processes": 1}
-    both = read_all(
-        tmp_path / "alone", *runs(**alone), *runs(parameters={"batch_size": 256}, **alone)
-    )
-    assert "1 run" in screen_of(both)[2][0]["lines"][0]
-    ((row, other),) = rows_in(results.sure_section(both))
-    assert (
-        row["bf16 over TF32"] == "1.50"
-        and "batch 128" in row["model"]
-        and "batch 256" in other["model"]
-    )
-
-
-def test_runs_of_three_hosts_have_a_range_beside_graphs(tmp_path):
-    """Eager AMP takes 4 s, times 1, 1.1 or 2 of the host; graphs in either layout take 1 s and
-    0.8 s on a fourth.
-    """
-    records, names = [], ("tf32", "amp_bf16")
-    for host, slow in enumerate((1, 1.1, 2)):
-        where = {"gpu_uuid": f"GPU-{host}", "host_id": f"{host}"}
-        records += runs(
-            slow,
-            processes=1,
-            names=names,
-            parameters={"repeat": host, "channels_last": False},
-            **where,
-        )
-    for layout, factor in ((False, 0.25), (True, 0.2)):
-        where = {"gpu_uuid": "GPU-9", "host_id": "9"}
-        records += runs(
-            factor, "cuda_graph", names=names, parameters={"channels_last": layout}, **where
-        )
-    found = read_all(tmp_path, *records)
-    section = results.sure_section(found)
-    assert rows_in(section)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(
-        section
-    )
-    assert "2.0 times between machines" in section.finding
-    rows = ratio_rows(bars_of(found))
-    assert rows.seconds.is_monotonic_decreasing
-    (eager,) = rows[rows.ranged].itertuples()
-    assert eager.way == "eager" and (eager.low, eager.high) == pytest.approx((0.75, 1.5), rel=0.01)
 
 
 def of_card(name, capability, **fields):

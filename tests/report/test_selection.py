@@ -13,7 +13,6 @@ from drawn_reports import flat, rows_in, said_in, write_all
 from mixed_precision_study.report import results
 from mixed_precision_study.report.files import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables
-from mixed_precision_study.report.words import said_of_commits, task_name
 from mixed_precision_study.runner import status
 from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import write_json
@@ -55,19 +54,6 @@ def comparisons_in(records):
 
 
 EARLY = {**made_up.NOT_STARTED, "gpu_uuid": None}
-
-
-@pytest.mark.parametrize("folder, task, number", [("cats", "cats", 1), ("dogs", "dogs", 2)])
-def test_run_killed_early_joins_no_runs_on_other_images(folder, task, number):
-    cats = made_up.make("cifar_resnet", "fp32", dataset_used="cats")
-    run = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **EARLY)
-    for record, images in ((cats, "cats"), (run, folder)):
-        record.settings |= {"dataset": "folder", "data_dir": f"data/{images}"}
-    used, _ = sort_out([flat(cats, "a"), flat(run, "b")])
-    assert [task_name(record).partition(",")[0] for record in used] == ["cats", task]
-    assert comparisons_in(used) == number
-    faces = flat(made_up.make("cifar_resnet", "fp32", dataset_used="faces", synthetic=True))
-    assert task_name(faces) == "faces (made up), batch 128"
 
 
 def test_run_killed_early_joins_its_comparison_if_it_is_certain():
@@ -159,4 +145,3 @@ def test_runs_of_no_clean_commit_are_counted(tmp_path):
     tables.trainings = pd.concat([tables.trainings, tables.trainings])
     said = said_in(results.method_section(tables))
     assert "Of 4 runs 2 of a commit with local changes and 1 of a commit that is not known" in said
-    assert said_of_commits([{"commit": "a"}]) == ""

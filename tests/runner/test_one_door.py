@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 from conftest import ENVIRONMENT, ROOT, on_request
 from own_gpt import DOORS, write_gpt
@@ -75,20 +74,6 @@ def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     assert sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py")) == before
     again = run_all(tmp_path, "own", "-p", "layers", "3")
     assert "2 are finished already" in again.stdout and records_in(tmp_path).keys() == found.keys()
-
-
-@pytest.mark.exhaustive
-def test_a_study_of_its_own_axis_has_the_ratio_of_its_arms(tmp_path):
-    write_gpt(tmp_path, "compare")
-    cpu = {"max_steps": 2, "width": 16, "precisions": ["fp32"]}
-    runs = [{"notebook": "gpt", "cpu": {**cpu, "layers": layers}} for layers in (1, 2)]
-    study = {"axis": "layers", "base": 1, "runs": runs}
-    (tmp_path / "studies.yaml").write_text(json.dumps({"own": study}))
-    done = run_all(tmp_path, "own")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (ratio,) = pd.read_csv(tmp_path / "out/ratios.csv").to_dict("records")
-    assert (ratio["axis"], ratio["arm"], ratio["base"]) == ("layers", 2, 1)
-    assert ratio["precision"] == ratio["baseline"] == "fp32" and ratio["processes"] == 1
 
 
 @pytest.mark.slow

@@ -102,17 +102,6 @@ def test_one_process_trains_all_ways_in_the_order_of_the_study(tmp_path, pairs, 
         assert (run.parameters["batch_size"] == 16) == small
 
 
-@pytest.mark.parametrize("study", ["quick", "quick-compiled", "reference", "quality", "scaling"])
-def test_an_old_small_card_trains_what_it_can_and_what_fits(tmp_path, study):
-    """What EfficientNet's graph reserves for a batch of 32 in fp32, 15,244 MiB and CUDA's own, is
-    more than a T4 has.
-    """
-    runs = list(itertools.chain(*planned(tmp_path, study, cards=T4)))
-    assert {name for _, names in trained(runs) for name in names} == {"fp32", "amp_fp16"}
-    sizes = {run.parameters["batch_size"] for run in runs if "efficientnet" in run.notebook.stem}
-    assert sizes == ({16} if study != "scaling" else set())
-
-
 def test_a_way_never_gets_algorithms_that_another_chose(tmp_path):
     """PyTorch keeps them for each layout, so a way that searches has a process of its own there."""
     for runs in planned(tmp_path, "quick", ("channels_last", "true")):

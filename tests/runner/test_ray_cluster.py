@@ -14,11 +14,9 @@ from tiny_suite import call, command, entry, main, read_records, survivors, wait
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
 
-WAITING = [entry("wait", seed=seed) for seed in range(3)]
 STUDIES = {
     "ends": [entry(precisions=["fp32", "tf32"]), entry("fail")],
-    "wait": WAITING,
-    "two": WAITING[:2],
+    "wait": [entry("wait", seed=seed) for seed in range(3)],
 }
 NODE = {"object_store_memory": 80 * 2**20}
 # A node of Ray aborts where its agent takes more than 15 s to import Ray. Most of that is a
@@ -140,19 +138,6 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
         names = [{path.name for path in folder.glob(kind)} for folder in (here, there)]
         assert names[0] == names[1] != set()
     assert not list(cluster[2].glob("ray-*"))
-
-
-@pytest.mark.exhaustive
-def test_each_repetition_has_a_gpu_and_data_of_its_own(suite, tmp_path, cluster):
-    with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
-        (cluster[2] / "data/go").touch()
-        said, _ = runner.communicate(timeout=120)
-    assert runner.returncode == 0, said
-    assert "[1/2] " in said and "[2/2] " in said
-    records = read_records(tmp_path)
-    assert {record["gpu_uuid"] for record in records} == {"GPU-0", "GPU-1"}
-    # as it was asked for
-    assert {record["settings"]["data_dir"] for record in records} == {str(cluster[2] / "none")}
 
 
 def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):

@@ -61,23 +61,22 @@ ENTRY = {"notebook": "cifar_resnet"}
 @pytest.mark.parametrize(
     "study, where",
     [
-        ([], "mine"),
-        ({"runs": []}, "`runs`"),
-        ({"runs": [ENTRY], "interleave": True}, "`interleave`"),
-        ({"runs": [ENTRY], "show": {"ovr": "units"}}, "ovr"),
-        ({"runs": [ENTRY, "cifar_resnet"]}, "entry 2"),
-        ({"runs": [{"notebook": "../other"}]}, "`notebook`"),
-        ({"runs": [{**ENTRY, "sweep": {"lr": []}}]}, "`lr`"),
-        ({"runs": [{**ENTRY, "sweep": {"precisions": [["fp32"]]}}]}, "`precisions`"),
-        ({"runs": [ENTRY, {**ENTRY, "cpu": {"repeat": 1}}]}, "entry 2 of"),
-        ({"runs": [{**ENTRY, "ways": []}]}, "`ways`"),
+        ("[]", "mine"),
+        ("{runs: []}", "`runs`"),
+        ("{runs: [{notebook: a}], interleave: true}", "`interleave`"),
+        ("{runs: [{notebook: a}], show: {ovr: units}}", "ovr"),
+        ("{runs: [{notebook: a}, a]}", "entry 2"),
+        ("{runs: [{notebook: ../other}]}", "`notebook`"),
+        ("{runs: [{notebook: a, sweep: {lr: []}}]}", "`lr`"),
+        ("{runs: [{notebook: a, sweep: {precisions: [[fp32]]}}]}", "`precisions`"),
+        ("{runs: [{notebook: a}, {notebook: a, cpu: {repeat: 1}}]}", "entry 2 of"),
+        ("{runs: [{notebook: a, ways: []}]}", "`ways`"),
         # a notebook has read it when the second way begins
-        ({"runs": [{**ENTRY, "ways": [{}, {"batch_size": 64}]}]}, "`batch_size`"),
+        ("{runs: [{notebook: a, ways: [{}, {batch_size: 64}]}]}", "`batch_size`"),
     ],
-    ids=str,
 )
 def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path):
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"mine": study}))
+    (tmp_path / "s.yaml").write_text(f"mine: {study}")
     with refuses() as stopped:
         load_studies(tmp_path / "s.yaml")
     assert where in str(stopped.value) and "mine" in str(stopped.value)
@@ -169,39 +168,39 @@ def test_an_option_that_cannot_be_is_one_sentence(pair):
         expanded("\udcff", "--report")
 
 
-SWEPT = {"notebook": "cifar_resnet", "sweep": {"checkpointing": ["none", "blocks"]}}
+def own_study(folder, said):
+    """Return a study of two values of a parameter, which says this of its axis."""
+    swept = "{notebook: cifar_resnet, sweep: {checkpointing: [none, blocks]}}"
+    (folder / "studies.yaml").write_text(f"own: {{runs: [{swept}], {said}}}")
+    return load_studies(folder / "studies.yaml")["own"]
 
 
 @pytest.mark.parametrize(
     "said, base, interleaved",
     [
-        ({"axis": "checkpointing"}, ["none"], True),  # the first value of the sweep
-        ({"axis": "checkpointing", "base": "blocks"}, "blocks", True),
-        ({"axis": "checkpointing", "interleaved": False}, ["none"], False),
-        ({"axis": "precision", "base": "tf32"}, "tf32", None),
-        ({}, None, None),
+        ("axis: checkpointing", ["none"], True),  # the first value of the sweep
+        ("axis: checkpointing, base: blocks", "blocks", True),
+        ("axis: checkpointing, interleaved: false", ["none"], False),
+        ("axis: precision, base: tf32", "tf32", None),
+        ("", None, None),
     ],
 )
 def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
-    path = tmp_path / "studies.yaml"
-    path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
-    study = load_studies(path)["own"]
+    study = own_study(tmp_path, said)
     assert (study["about"]["base"], study.get("interleaved")) == (base, interleaved)
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        {"axis": "checkpointing", "base": "nones"},
-        {"axis": "remedy"},  # which no entry sweeps
-        {"axis": ["precision", "checkpointing"]},
-        {"axis": 3},
-        {"axis": []},
-        {"base": ["tf32", "fp32"]},
+        "axis: checkpointing, base: nones",
+        "axis: remedy",  # which no entry sweeps
+        "axis: [precision, checkpointing]",
+        "axis: 3",
+        "axis: []",
+        "base: [tf32, fp32]",
     ],
 )
 def test_an_axis_that_compares_nothing_is_refused(tmp_path, said):
-    path = tmp_path / "studies.yaml"
-    path.write_text(yaml.safe_dump({"own": {"runs": [SWEPT], **said}}))
     with refuses("own"):
-        load_studies(path)
+        own_study(tmp_path, said)

@@ -1,8 +1,9 @@
 """The commit of a record, and which code its hash covers."""
 
 import itertools
-import json
 import os
+
+from tiny_suite import write_notebook
 
 from mixed_precision_study.store import commit
 
@@ -15,58 +16,36 @@ def test_the_commit_is_that_of_the_clone_or_the_runners(monkeypatch, tmp_path):
 
 
 def test_the_hash_covers_the_notebook_and_what_measures(tmp_path, monkeypatch):
-    """A text cell may be tagged like the parameters."""
-    cells = [
-        {
-            "cell_type": "markdown",
-            "id": "words",
-            "metadata": {"tags": ["parameters"]},
-            "source": ["no code"],
-        }
-    ]
-    for name, tags, source in (
-        ("first", ["parameters"], ["x = 1\n"]),
-        ("second", [], ["y = x + 1\n", "z = y"]),
-    ):
-        cells.append(
-            {"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": source}
-        )
-    small = tmp_path / "small.ipynb"
-    small.write_text(json.dumps({"cells": cells}))
-    assert list(commit.code_cells(small)) == [
-        ("first", "x = 1\n", True),
-        ("second", "y = x + 1\nz = y", False),
-    ]
-    package, text = tmp_path / "package", small.read_text()
+    small, package = tmp_path / "small.ipynb", tmp_path / "package"
     monkeypatch.setattr(commit, "PACKAGE", package)
+    clock = itertools.count()
+
+    def hash_with(name="train/step.py", cells=("x = 1", "y = x + 1\nz = y")):
+        """Change a file of the package, and write the notebook."""
+        path, moment = package / name, next(clock)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"changed = {moment}")
+        os.utime(path, ns=(moment, moment))  # however coarse the clock of the file system is
+        write_notebook(small, *cells)
+        return commit.hash_of(small)
+
+    first = hash_with()
     apart = (
         "runner/plan.py",
         "report/charts.py",
         "judge/verdict.py",
         "diagnosis/waits.py",
-        "notes.txt",
+        "a.txt",
     )
-    hashes = []
-    for name in ("train/step.py", "measure/nvml.py", *apart, "train/step.py"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(f"changed = {len(hashes)}")
-        # however coarse the clock of the file system is
-        os.utime(package / name, ns=(len(hashes), len(hashes)))
-        hashes.append(commit.hash_of(small))
+    assert {hash_with(name) for name in apart} == {first}
+    # a parameter's value is told by the record itself
+    assert hash_with("a.txt", ("x = 2", "y = x + 1\nz = y")) == first
+    others = [hash_with(), hash_with("measure/nvml.py"), hash_with("a.txt", ("x = 1", "y = 2"))]
     (package / "train/step.py").rename(package / "train/learning.py")
-    hashes.append(commit.hash_of(small))
-    for old, new in (("x = 1", "x = 2"), ("y = x + 1", "y = x + 2")):
-        small.write_text(text.replace(old, new))
-        hashes.append(commit.hash_of(small))
-    assert [len(one) for one in hashes] == [12] * len(hashes)
-    assert [a != b for a, b in itertools.pairwise(hashes)] == [
-        True,
-        *[False] * 5,
-        True,
-        True,
-        False,
-        True,
-    ]
+    others.append(hash_with("a.txt"))
+    assert len({first, *others}) == 5 and len(first) == 12
+    cells = [(cell.source, cell.sets_parameters) for cell in commit.code_cells(small)]
+    assert cells == [("x = 1", True), ("y = x + 1\nz = y", False)]
     known = commit.package_hash(commit.package_state())
     monkeypatch.setattr(commit.json, "dumps", None)  # a file that was not written is not read again
     assert commit.package_hash(commit.package_state()) == known

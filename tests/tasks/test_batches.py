@@ -1,138 +1,93 @@
-"""Batches that are made one step ahead, and the nests that they may be."""
+"""Batches that are made one step ahead: what each stream waits for, in which order."""
 
 import contextlib
-import functools
-import random
-import types
-import weakref
+import itertools
 
-import pytest
 import torch
 
 from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 
+ORDER = """
+side waits for main
+side makes batch 0
+side records event 0
+side waits for main
+side makes batch 1
+side records event 1
+main waits for event 0
+main trains on batch 0
+side waits for main
+side makes batch 2
+side records event 2
+main waits for event 1
+main trains on batch 1
+side waits for main
+side records event 3
+main waits for event 2
+main trains on batch 2
+main waits for side
+"""
 
-class Queue:
-    """A stream: work in order, each piece done some time later."""
 
-    def __init__(self):
-        self.device, self.work = "made up", []
+class Stream:
+    """A stream that writes down what it is asked for."""
+
+    device = "made up"
+
+    def __init__(self, name, log):
+        self.name, self.log, self.events = name, log, itertools.count()
+
+    def note(self, what):
+        self.log.append(f"{self.name} {what}")
 
     def record_event(self):
-        event = types.SimpleNamespace(done=False)
-        self.work.append(("record", event))
+        event = f"event {next(self.events)}"
+        self.note(f"records {event}")
         return event
 
     def wait_event(self, event):
-        self.work.append(("wait", event))
+        self.note(f"waits for {event}")
 
     def wait_stream(self, other):
-        self.wait_event(other.record_event())
-
-
-class Careless(Queue):
-    def wait_event(self, event):
-        """Wait for nothing."""
-
-
-class Batch:
-    """A place of the memory, which is free again when nothing refers to the batch any more."""
+        self.wait_event(other.name)
 
 
 class Device:
-    """Two streams, and memory that is handed out again as soon as the host has let go of it, as
-    PyTorch's is.
-    """
+    """Two streams with one log."""
 
-    def __init__(self, main=Queue, side=Queue):
-        self.main, self.side, self.current = main(), side(), None
-        self.memory, self.free = {}, []
+    def __init__(self):
+        self.log = []
+        self.main, self.side = (Stream(name, self.log) for name in ("main", "side"))
+        self.current = self.main
 
     @contextlib.contextmanager
     def on(self, stream):
-        before, self.current = self.current, stream
+        self.current = stream
         yield
-        self.current = before
+        self.current = self.main
 
-    def ahead(self, batches):
-        return prefetch_to_device(batches, self.side, self.main, self.on)
+    def made(self, count):
+        for number in range(count):
+            self.current.note(f"makes batch {number}")
+            yield number
 
-    def make(self, number):
-        """Return a batch into which the current stream will have written the number."""
-        batch = Batch()
-        batch.place = self.free.pop() if self.free else len(self.memory)
-        self.memory[batch.place] = None
-        weakref.finalize(batch, self.free.append, batch.place)
-        self.current.work.append(
-            ("do", functools.partial(self.memory.__setitem__, batch.place, number))
-        )
-        return batch
-
-    def run(self, seed):
-        """Do the work of both streams in one of the orders that they allow."""
-        draw, streams = random.Random(seed), (self.main, self.side)
-        while any(stream.work for stream in streams):
-            ready = [s for s in streams if s.work and (s.work[0][0] != "wait" or s.work[0][1].done)]
-            assert ready, "the streams wait for each other"
-            kind, what = draw.choice(ready).work.pop(0)
-            if kind == "do":
-                what()
-            elif kind == "record":
-                what.done = True
+    def ahead(self, count):
+        return prefetch_to_device(self.made(count), self.side, self.main, self.on)
 
 
-def trained_on(seed, **streams):
-    """Return (the numbers that steps saw in their batches, places of memory), with the host
-    ahead of everything.
-    """
-    device, seen = Device(**streams), []
-    with device.on(device.main):
-        for batch in device.ahead(map(device.make, range(12))):
-            step = functools.partial(lambda place: seen.append(device.memory[place]), batch.place)
-            device.main.work += [("do", step), ("do", step)]  # a step of two pieces
-    device.run(seed)
-    return seen[::2] if seen[::2] == seen[1::2] else None, len(device.memory)
+def test_a_batch_is_made_one_step_ahead_and_waited_for():
+    """The side stream waits for the step before, so memory that is freed is used again safely."""
+    device = Device()
+    for number in device.ahead(3):
+        device.main.note(f"trains on batch {number}")
+    assert device.log == ORDER.strip().splitlines()
+    assert list(prefetch_to_device(range(3), side_stream(torch.device("cpu")))) == [0, 1, 2]
 
 
-def test_every_step_sees_its_own_batch():
-    for seed in range(60):
-        numbers, places = trained_on(seed)
-        assert numbers == list(range(12)), seed
-        assert places <= 3  # however far the host is ahead
-    for stream in ("main", "side"):  # and without either wait some step does not
-        assert any(
-            trained_on(seed, **{stream: Careless})[0] != list(range(12)) for seed in range(300)
-        )
-
-
-def counted(made, most=4):
-    """Yield batches of a number each, and add each number to `made` before."""
-    try:
-        for number in range(most):
-            made.append(number)
-            yield (torch.tensor(number),)
-    finally:
-        made.append("closed")
-
-
-@pytest.mark.parametrize("most", [0, 2, 4])
-def test_a_batch_is_made_one_step_ahead(
-    most,
-):
-    made = []
-    seen = [(batch[0].item(), made[-1]) for batch in Device().ahead(counted(made, most))]
-    assert seen == [
-        (number, number + 1 if number + 1 < most else "closed") for number in range(most)
-    ]
-    assert list(prefetch_to_device(range(most), side_stream(torch.device("cpu")))) == list(
-        range(most)
-    )
-    device, made = Device(), []
-    batches = device.ahead(counted(made))
+def test_a_loop_that_is_left_early_waits_for_the_next_batch():
+    """It is still being made from tensors that are free from here on."""
+    device = Device()
+    batches = device.ahead(3)
     next(batches)
-    before = len(device.main.work)
     batches.close()
-    assert made == [0, 1, "closed"]
-    # the next batch is still being made from tensors that are free from here on
-    kind, event = device.main.work[before]
-    assert (kind, device.side.work[-1]) == ("wait", ("record", event))
+    assert device.log[-2:] == ["main waits for event 0", "main waits for side"]

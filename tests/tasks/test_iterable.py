@@ -79,6 +79,6 @@ LISTS = DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
 )
 def test_the_samples_of_a_batch_are_counted(batches, wanted, sizes):
     before, data = torch.get_rng_state(), IterableData(batches, None, batch_size=wanted)
-    assert len(list(data.train_batches(0, None, data.size))) == len(sizes)
+    assert len(list(data.train_batches(0, torch.bfloat16, data.size))) == len(sizes)
     assert torch.equal(torch.get_rng_state(), before)
     assert (data.size, data.sizes, data.train_samples) == (sizes[0], sizes, sum(sizes))

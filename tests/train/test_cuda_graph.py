@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import small_training
 import torch
-from conftest import experiment_of, seeded
+from conftest import seeded
 from small_training import (
     CPU,
     MODES,
@@ -241,33 +241,6 @@ def test_a_step_does_not_wait_for_the_device(precision):
             trainer.eager_step(flagged(0, overflow=False))
         asked.append(counter.times)
     assert asked == [1 if precision in SCALED else 0, 0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
-        (
-            "efficientnet_regression",
-            {"model": "test_efficientnet", "image_height": 32, "image_width": 32},
-        ),
-        ("lstm_language_model", {"units": 16}),
-        ("transformer", {"width": 64, "layers": 1, "context": 16}),
-    ],
-)
-def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
-    experiment = experiment_of(
-        name, dataset="synthetic", max_steps=2, execution="cuda_graph", **options
-    )
-    trainer = experiment.make_trainer("fp32")
-    _, hidden = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
-    again = trainer.captured.batch  # making another one is not part of the step
-    with WaitCounter() as counter:
-        for _ in range(2):
-            loss, hidden = trainer.step(again, hidden)
-    assert counter.times == 0
-    assert loss.isfinite()
 
 
 def test_the_scaler_of_the_device_has_the_constants_of_pytorchs():

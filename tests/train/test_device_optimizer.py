@@ -5,13 +5,6 @@ import itertools
 import pytest
 import torch
 from conftest import seeded
-from small_training import (
-    compute_loss,
-    everything,
-    make_batch,
-    sgd_trainer,
-    small_network,
-)
 from torch import nn
 from torch.optim import SGD, AdamW
 
@@ -69,38 +62,6 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
     assert type(optimizers[0]) is {SGD: DeviceSGD, AdamW: DeviceAdamW}[kind]
     assert all(a is b for a, b in zip(optimizers[0].weights, ours, strict=True))
-
-
-@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
-@pytest.mark.parametrize("kind", [SGD, AdamW])
-def test_several_groups_train_as_with_torch(kind, precision):
-    def make_optimizer(model):
-        _, *weights = model.parameters()
-        groups = [
-            {"params": weights[::2]},
-            {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1},
-        ]
-        return kind(groups, lr=0.05, weight_decay=0.3)
-
-    losses = []
-    for scaler in ("pytorch", "device"):
-        network, given = (
-            small_network(),
-            {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1},
-        )
-        network[0].weight.requires_grad_(False)
-        trainer = sgd_trainer(network, precision, compute_loss, **given)
-        for step in range(4):
-            trainer.set_lr(0.05 / (1 + step))
-            losses.append(trainer.step(make_batch(step))[0].item())
-        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
-        assert rates == pytest.approx([0.0125, 0.025])
-        assert trainer.masters[0] is trainer.weights[0]
-    assert losses[4:] == pytest.approx(losses[:4], rel=1e-5 if precision == "fp32" else 1e-2)
-    trainer.start_again()
-    assert not any(momentum.any() for momentum in everything(trainer)[2])
-    frozen = on_device(kind([nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
-    assert frozen.state == {}
 
 
 class OwnSGD(SGD):

@@ -150,15 +150,15 @@ class OfGraphs(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 1)
 
-    def forward(self, graph):
-        return self.layer(graph.x), graph.part.x.dtype, graph.edges.dtype
+    def forward(self, graph, *, more):
+        return self.layer(graph.x), graph.part.x.dtype, graph.edges.dtype, more["scale"].dtype
 
 
 @pytest.mark.parametrize("precision", ["bf16_true", "o3_fp16"])
-def test_tensors_in_an_object_have_the_type_of_the_weights(precision):
+def test_tensors_in_an_argument_have_the_type_of_the_weights(precision):
     model, graph = OfGraphs(), Graph(Graph())
     cast_model(model, precision)
     weights = PRECISIONS[precision]["weights"]
-    output, inner, edges = model(graph)
-    assert (output.dtype, inner, edges) == (weights, weights, torch.int64)
+    output, *types = model(graph, more={"scale": graph.x})
+    assert (output.dtype, *types) == (weights, weights, torch.int64, weights)
     assert graph.x.dtype == graph.part.x.dtype == torch.float32  # those of the reader's own
