@@ -20,7 +20,7 @@ from mixed_precision_study.report.tables import read_tables
 FOLDER = ROOT / "tests/golden/figures"
 SMALL = ("quick-eager-h200", "neighbour-h200")
 # Studies that another card has repeated, and superseded ones, have no kind of chart of their own.
-AGAIN = "attention-begun-h200 batches-h200 crossover-h100 eager-h200 executed-h100 fastest-h200"
+AGAIN = "batches-h200 crossover-h100 eager-h200 executed-h100 fastest-h200"
 AGAIN += " first-h200 graph-quality-h200 order-h200 quick-eager-h100 quick-earlier-h100"
 AGAIN += " reference-earlier-h100 reference-h200 modern-h100 repeatability"
 RECORDED = {path.stem: read_json(path) for path in sorted(FOLDER.glob("*.json"))}

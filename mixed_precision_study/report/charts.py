@@ -332,7 +332,7 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     above = int(left + SHORTEST_BARS > bars_end)  # long names stand above their bars
     left *= 1 - above
     y = (1 + above + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
-    ends = (left + 0.1) / PANEL, bars_end / PANEL
+    ends = (left + 0.1) / PANEL, max(left + SHORTEST_BARS, bars_end) / PANEL
     legend_lines = -(-len(parts or ()) // 2)
     figure, axes = framed(
         rows.name.iloc[0],

@@ -27,7 +27,7 @@ from ..judge.trained import NO_FP32_WEIGHTS, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, ON_CPU, SAME_TO
 from ..parameters import UserError
 from ..store.reading import NO_RECORD, LeftOut
-from ..store.record import Runs, comparison_key, is_explanation, last_metric
+from ..store.record import ADDED, Runs, comparison_key, is_explanation, last_metric
 from .files import find_records, of_other_code, sort_out, study_of
 from .words import (
     AMP,
@@ -520,7 +520,9 @@ def told_apart(settings: dict, varied: set[str]) -> list[str]:
     apart = {name for name in varied - NAMED_APART if (name, settings.get(name)) not in UNTITLED}
     if settings.get("memory_limit_gib"):
         apart.add("memory_limit_gib")
-    labels = [setting_name(name, value) for name, value in settings.items() if name in apart]
+    # no key has a setting that is as older records trained
+    settings = {name: ADDED[name] for name in apart if ADDED.get(name)} | settings
+    labels = [setting_name(name, settings[name]) for name in sorted(apart & settings.keys())]
     plain = [one for one in labels if not one.startswith(IDENTITY)]
     return plain or [one.removeprefix(IDENTITY) for one in labels]
 
