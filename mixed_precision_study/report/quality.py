@@ -2,6 +2,7 @@
 beforehand.
 """
 
+import textwrap
 from statistics import fmean
 
 import pandas as pd
@@ -21,6 +22,7 @@ ABOUT_QUALITY = """The last metric on held-out data is compared with that of fp3
 *Equivalent* means that the 90% interval lies inside the margin (shaded), and *not worse* that its
 worse end does; a verdict takes five seeds."""
 WIDEST = 4.0  # margins on either side of 0: what lies beyond stands as an arrow at the edge
+LONG_NAME = 24  # letters of an arm's name in a line
 
 
 def quality_section(tables: Tables) -> Section:
@@ -91,8 +93,10 @@ def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
     title, run = tables.comparisons.loc[cases.comparison.iloc[0], ["name", "run"]]
-    left = cases.short.str.len().max() * LETTER / PANEL + 0.03
-    figure, axes = framed(title, run, LINE_HIGH * (len(cases) + 1.5), 0.5, (left, 1))
+    names = [textwrap.fill(name, LONG_NAME) for name in cases.short]
+    left = max(len(line) for name in names for line in name.split("\n")) * LETTER / PANEL + 0.03
+    lines = max(name.count("\n") + 1 for name in names)
+    figure, axes = framed(title, run, LINE_HIGH * (lines * len(cases) + 1.5), 0.5, (left, 1))
     axes.axvspan(-1, 1, color=GROUND, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
     for place, (index, arm) in enumerate(cases.arm.items()):
@@ -106,7 +110,7 @@ def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
         axes.plot(mean, place, mark, markersize=7, color=look.colour, clip_on=False)
     axes.set(xlim=(-widest, widest), ylim=(len(cases) - 0.4, -1.6))
     axes.set_xlabel("margins: 1 is the loss we allow")
-    axes.set_yticks(range(len(cases)), cases.short)
+    axes.set_yticks(range(len(cases)), names)
     axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.grid(visible=False)
     axes.text(-widest, -1, "← worse", color=SOFT, va="center")

@@ -224,7 +224,7 @@ def steps_section(tables: Tables) -> Section:
             "model": ways.name + ", " + ways.task,
             "run": ways.run,
             "with": ways.added,
-            "precision": ways.precision.map(precision_name),
+            "precision": ways.precision.map(tables.called),
             "times as fast": pd.Series(ratio_texts(ways)).where(
                 ~wide, [*map(range_of_hosts, ways.itertuples())]
             ),
