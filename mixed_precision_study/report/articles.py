@@ -2,6 +2,7 @@
 
 import re
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -102,9 +103,6 @@ def article_rows(times: DataFrame) -> DataFrame:
         rows += [where | there, where | here]
     # a training of several cards stands once beside them
     found = DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
-    found = found.sort_values(
-        "panel", key=lambda names: names.map([*names.unique()].index), kind="stable"
-    )
     found["label"] += found.ratio.map(" {:.2f}×".format)
     return found.assign(seconds=float("nan"), takes="", strong=False)
 
@@ -137,19 +135,20 @@ def claims(articles: DataFrame) -> DataFrame:
         batch = f"batch {row.batch:g}" if row.batch > 0 else ""
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
         parts.append(row.settings_baseline)
-        line = {
-            "article": row.article,
-            "year": row.year,
-            "card": row.card,
-            "claim": ", ".join(filter(None, parts)),
-            "theirs": row.theirs,
-            "ours": ours.get("change"),
-            **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
-            "n": ours.get("processes") or ours.get("runs"),
-            "differs": row.differs,
-            "reason": row.reason,
-        }
-        rows.append(line)
+        rows.append(
+            {
+                "article": row.article,
+                "year": row.year,
+                "card": row.card,
+                "claim": ", ".join(filter(None, parts)),
+                "theirs": row.theirs,
+                "ours": ours.get("change"),
+                **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
+                "n": ours.get("processes") or ours.get("runs"),
+                "differs": row.differs,
+                "reason": row.reason,
+            }
+        )
     return DataFrame(rows).round(4)
 
 
@@ -297,7 +296,7 @@ def table_rows(matched: DataFrame) -> list[dict]:
                 "Our card": ours[0]["device"],
             }
         )
-    for line, before in reversed(list(zip(lines[1:], lines, strict=False))):
+    for before, line in reversed([*pairwise(lines)]):
         line["Article"] = "" if line["Article"] == before["Article"] else line["Article"]
     return lines
 

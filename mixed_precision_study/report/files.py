@@ -289,12 +289,11 @@ def sort_out(records: Runs) -> tuple[Runs, LeftOut]:
     }
     on_gpu = any(record["device_type"] == "cuda" for record in records)
     asked = {data_asked_for(record) for record in records if record["synthetic"]}
-    others = [
-        record
+    real = {
+        (settings_of(record), *map(record.get, PLACE))
         for record in records
         if record["synthetic"] is False and data_asked_for(record) in asked
-    ]
-    real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
+    }
     reasons = [(record, why_not(record, standing, on_gpu, real)) for record in records]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]

@@ -61,11 +61,10 @@ CPU = "CPU smoke test: it shows that the suite works and says nothing about spee
 def best_of(tables: Tables, bars: DataFrame) -> DataFrame:
     """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
     usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
-    if len(tables.quality) and len(usable):
-        lost = tables.quality[~tables.quality.usable.astype(bool)]
-        lost = set(zip(lost.comparison, lost.arm, strict=True))
-        keys = zip(usable.comparison, usable.arm, strict=True)
-        usable = usable[[key not in lost for key in keys]]
+    if len(tables.quality):
+        keys = ["comparison", "arm"]
+        lost = tables.quality[~tables.quality.usable.astype(bool)].set_index(keys).index
+        usable = usable[~usable.set_index(keys).index.isin(lost)]
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
 

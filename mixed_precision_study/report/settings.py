@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import pandas as pd
@@ -291,13 +292,9 @@ def families_of(tables: Tables) -> list[DataFrame]:
     found: dict = {}
     several = tables.comparisons.device.nunique() > 1
     for setting in [over] if isinstance(over, str) else over:
-        sizes = tables.comparisons.settings.map(
-            lambda one, setting=setting: size_of(setting, one)
-        ).dropna()
-        rows = tables.comparisons.loc[sizes.index]
-        rows = rows.assign(
-            **{name: sizes.str[place] for place, name in enumerate(("axis", "size", "kind"))}
-        )
+        sizes = tables.comparisons.settings.map(partial(size_of, setting)).dropna()
+        sizes = DataFrame([*sizes], sizes.index, ["axis", "size", "kind"])
+        rows = tables.comparisons.join(sizes, how="inner")
         for (axis, _), kind in rows.groupby(["axis", "kind"], sort=False):
             for _, family in alike(kind, setting, *more, *(LENGTHS if axis == "width" else ())):
                 runs = timed[timed.comparison.isin(family.index)]
@@ -509,18 +506,13 @@ def largest_of(tables: Tables) -> DataFrame:
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
     runs = [tables.runs(one.comparison, one.arm) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
-    failed = [
-        [probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"]
-        for one in runs
-    ]
-    above = zip(rows.batch, failed, strict=True)
+    probes = [[probe for run in one for probe in run["batch_probes"]] for one in runs]
     rows["too_large"] = [
-        min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above
+        min((size for size, end, *_ in tried if end == "oom" and size > batch), default=math.nan)
+        for batch, tried in zip(rows.batch, probes, strict=True)
     ]
-    sizes = rows.set_index(["comparison", "arm"]).batch
-    return rows.assign(
-        base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)]
-    )
+    sizes = rows.set_index(["comparison", "arm"]).batch.rename("base_batch")
+    return rows.join(sizes, on=["comparison", "baseline"])
 
 
 def add_largest(section: Section, tables: Tables) -> None:

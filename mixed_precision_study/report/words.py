@@ -6,7 +6,7 @@ Keys stand in the CSV files alone.
 
 import html
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from ..judge.bottleneck import AMPERE, VOLTA
 from ..judge.conditions import why_made_up
@@ -335,11 +335,6 @@ def as_text(name: str, value: object) -> object:
 def shares(parts: dict) -> str:
     """Return {name: share} as "copy 40%, pooling 20%"."""
     return ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
-
-
-def said_of_limit(found: Iterable[Finding]) -> str:
-    """Return what find_bottleneck() found as a clause: the limit and what stands behind it."""
-    return "".join(map(said, found))
 
 
 def tried(remedies: list[str]) -> str:
