@@ -320,9 +320,10 @@ def read_tables(
     The report belongs into `output_dir`, by default the first folder. Raise UserError where no
     record is usable.
     """
-    folder, records, left_out = find_records(records_dir, output_dir)
+    given = [records_dir] if isinstance(records_dir, str | Path) else records_dir
+    folder, records, left_out = find_records(given, output_dir)
     used, more_left_out = sort_out(records)
-    source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)
+    source = ", ".join(map(str, given)) if given is records_dir else str(folder)
     others = of_other_code(used)
     aside = {id(record) for record in others if "other_code-" in record["path"]}
     used = [record for record in used if id(record) not in aside]
@@ -334,7 +335,6 @@ def read_tables(
             "panel of Colab or Kaggle, and run"
             " all cells."
         )
-    given = [records_dir] if isinstance(records_dir, str | Path) else records_dir
     # a report elsewhere is of the study of its records, but several folders have none in common
     own = given[0] if len(given) == 1 and not (folder / "study.yaml").is_file() else folder
     study = study_of(own, used)
@@ -480,20 +480,21 @@ def comparisons_of(trainings: DataFrame, axis: Axis = PRECISIONS) -> DataFrame:
         first = runs.record.iloc[0]
         settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
         execution = "" if "execution" in axis.settings else settings.get("execution") or "eager"
-        row = {
-            "notebook": first["notebook"],
-            "model": "" if "model" in axis.settings else str(first["settings"]["model"]),
-            "name": first["notebook"] if "model" in axis.settings else model_name(first),
-            "task": task_name(first, "batch_size" not in axis.settings),
-            "way": execution and way_name(execution),
-            "device": device_name(first),
-            "data": str(settings["dataset_used"]),
-            "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
-            "execution": execution,
-            "settings": settings,
-            "arms": runs.arm.nunique(),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "notebook": first["notebook"],
+                "model": "" if "model" in axis.settings else str(first["settings"]["model"]),
+                "name": first["notebook"] if "model" in axis.settings else model_name(first),
+                "task": task_name(first, "batch_size" not in axis.settings),
+                "way": execution and way_name(execution),
+                "device": device_name(first),
+                "data": str(settings["dataset_used"]),
+                "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
+                "execution": execution,
+                "settings": settings,
+                "arms": runs.arm.nunique(),
+            }
+        )
     # what names the same training is told apart by more
     for same in grouped(rows, itemgetter("notebook", "name", "task")).values():
         varied = varied_in([row["settings"] for row in same])
