@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import permutations
 
-from ..store.record import DISTURBED, Runs, comparison_key, data_asked_for
+from ..store.record import DISTURBED, Runs, comparison_key
 from .finding import Finding
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
@@ -86,16 +86,6 @@ def conditions_of(record: dict, run: str = "") -> list[Finding]:
 def flags_of(record: dict) -> list[Finding]:
     """Return what disturbed the measurement of a run, which the power limit does not."""
     return [found for found in conditions_of(record) if found.code != "power_limit"]
-
-
-def why_made_up(record: dict) -> str:
-    """Return why a run trained on made-up data: "asked" for, or real ones were "missing".
-
-    Return nothing where its data are real or not known yet.
-    """
-    if not record["synthetic"]:
-        return ""
-    return "asked" if data_asked_for(record) == "synthetic" else "missing"
 
 
 def clocks_apart(own: dict, base: dict) -> Finding | None:

@@ -173,14 +173,12 @@ def ratio_rows(bars: DataFrame) -> DataFrame:
     to the one above.
     """
     found = bars[bars.ratio.notna() & ~bars.is_base]
-    base = bars.set_index(["comparison", "arm"]).seconds
-    keys_of_base = zip(found.comparison, found.baseline, strict=True)
     found = found.assign(
         panel=found.model,
         about=found.task,
         row=found.run,
         ranged=found.low.isna() & (found.hosts > 1),
-        seconds=[base.get(key) for key in keys_of_base],
+        seconds=found.base_seconds,
         takes=found.base_short + ", an epoch",
     )
     panels = list(found.panel.unique())

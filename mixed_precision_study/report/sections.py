@@ -80,7 +80,8 @@ def finding(tables: Tables, bars: DataFrame) -> tuple[str, str]:
         return nothing_compared(tables), ""
     way = way_of_title(best, bars)
     # TF32 where it was run
-    shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
+    shown = amp[amp.way == way]
+    shown = shown[shown.baseline == shown.baseline.max()]
     text = said_of_ratios(tables, shown)
     models = list(shown.model.map(bare).unique())
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
@@ -189,8 +190,7 @@ def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
         seconds = [f"{name} {short(one)}" for name, one in zip(names, shown.seconds, strict=True)]
         lines = [
             f"{how[0].upper()}{how[1:]}",
-            f"{base} {short(block.seconds[block.arm == best.baseline].iloc[0])}"
-            f" → {', '.join(seconds)} s/epoch",
+            f"{base} {short(best.base_seconds)} → {', '.join(seconds)} s/epoch",
         ]
         if shown.saved.notna().all():
             saved = zip(names, map(memory_words, shown.saved), strict=True)

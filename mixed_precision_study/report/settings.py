@@ -155,7 +155,7 @@ def ways_of(tables: Tables, steps: DataFrame) -> DataFrame:
         found = tables.between(own, base)
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
             row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
-            rows.append(row | found | tables.looks.loc[arm].to_dict())
+            rows.append({**row, **found, **tables.looks.loc[arm]})
     ways = DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
@@ -258,7 +258,17 @@ VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
 FEWEST_SCALES = 3  # fixed ones of a sweep
 # NaN where unknown
-TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "loss_comparison")
+TOLD = (
+    "ratio",
+    "low",
+    "high",
+    "outcome",
+    "saved",
+    "energy",
+    "above",
+    "loss_outcome",
+    "loss_comparison",
+)
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
@@ -366,7 +376,6 @@ def pairs_of(tables: Tables, family: DataFrame) -> DataFrame:
         found = tables.between(tables.runs(number, arm), tables.runs(number, base))
         row = dict.fromkeys(TOLD) | named | (found or {"outcome": status})
         row |= {"size": size, "precision": arm, "base": base, "comparison": number}
-        row["memory"] = 1 - row["saved"] if row.get("saved") is not None else math.nan
         judged = [
             (one, judge_loss(tables.runs(one, arm), tables.runs(one, base)))
             for one in family.index[family["size"] == size]
@@ -382,7 +391,8 @@ def lines_of(tables: Tables, family: DataFrame) -> DataFrame:
     """
     sizes = family.drop_duplicates("size")["size"]
     bars = bars_of(tables, sizes.index).dropna(subset="ratio")
-    return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
+    bars = bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
+    return bars.sort_values("size", kind="stable")
 
 
 def draw_lines(rows: DataFrame, looks: DataFrame, label: str) -> Figure:
@@ -438,7 +448,7 @@ def growth_section(tables: Tables) -> Section:
     section = Section("Growth")
     if families := families_of(tables):
         add_growth(section, tables, families)
-    if len(tables.comparisons) and (tables.comparisons.batch == "max").any():
+    if (tables.comparisons.batch == "max").any():
         add_largest(section, tables)
     if "loss_scale" in (tables.show.get("over") or []):
         add_scales(section, tables)
@@ -478,7 +488,7 @@ def add_growth(section: Section, tables: Tables, families: list[DataFrame]) -> N
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
         "outcome": pairs.outcome.map(outcome_words).str.partition(":")[0],
-        "memory": texts(pairs.memory, "{:.0%}"),
+        "memory": texts(1 - pairs.saved.astype(float), "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats": texts(pairs.above, "{:+.3f}"),
         "beside the bar": pairs.loss_outcome,

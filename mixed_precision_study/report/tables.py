@@ -244,6 +244,8 @@ class Tables:
         names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
         ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
         found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
+        seconds = found.set_index(keys).seconds.rename("base_seconds")
+        found = found.join(seconds, on=["comparison", "baseline"])
         found["stands"] = found.stands.eq(True)
         found = found.join(self.looks, on="arm")
         found["base_short"] = found.baseline.map(self.short)
@@ -551,15 +553,18 @@ def ratios_of(tables: Tables) -> DataFrame:
         own = tables.runs(number, arm)
         others = tables.runs(number, base)
         if found := tables.between(own, others):
-            row = {
-                "comparison": number,
-                "precision": own[0]["precision"],
-                "baseline": others[0]["precision"],
-                "axis": ", ".join(tables.axis.settings),
-                "arm": arm,
-                "base": base,
-            }
-            rows.append(row | found | {"test": id(found)})
+            rows.append(
+                {
+                    "comparison": number,
+                    "precision": own[0]["precision"],
+                    "baseline": others[0]["precision"],
+                    "axis": ", ".join(tables.axis.settings),
+                    "arm": arm,
+                    "base": base,
+                    "test": id(found),
+                    **found,
+                }
+            )
     if not rows:
         return empty("ratios")
     table = DataFrame(rows)
@@ -633,20 +638,14 @@ def quality_of(tables: Tables) -> DataFrame:
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> DataFrame:
-    """Return a row for each arm of some comparisons, in their order: seconds, GiB, status, ratio.
+    """Return a row for each arm of some comparisons: seconds, GiB, status, ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and
     seconds_high are the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where
     no run was in TF32.
     """
-    wanted = list(tables.charted.index if comparisons is None else comparisons)
-    found = tables.bars[tables.bars.comparison.isin(wanted)]
-    return found.sort_values(
-        "comparison",
-        key=lambda numbers: numbers.map(wanted.index),
-        kind="stable",
-        ignore_index=True,
-    )
+    wanted = tables.charted.index if comparisons is None else comparisons
+    return tables.bars[tables.bars.comparison.isin(wanted)].reset_index(drop=True)
 
 
 def stands_out(bars: DataFrame) -> Series:
