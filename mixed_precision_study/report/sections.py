@@ -198,14 +198,16 @@ def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
         quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
         lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
-        card = dict(
-            name=best.model,
-            task=best.task,
-            numbers=numbers,
-            against=f"as fast as {base}",
-            lines=lines,
+        cards.append(
+            dict(
+                name=best.model,
+                task=best.task,
+                numbers=numbers,
+                against=f"as fast as {base}",
+                lines=lines,
+                strong=list(shown.short[shown.strong]),
+            )
         )
-        cards.append(card | {"strong": list(shown.short[shown.strong])})
     return cards
 
 

@@ -154,8 +154,17 @@ def ways_of(tables: Tables, steps: DataFrame) -> DataFrame:
             continue
         found = tables.between(own, base)
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
-            row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
-            rows.append({**row, **found, **tables.looks.loc[arm]})
+            rows.append(
+                {
+                    "before": before,
+                    "after": after,
+                    "arm": arm,
+                    "precision": arm,
+                    "added": added,
+                    **found,
+                    **tables.looks.loc[arm],
+                }
+            )
     ways = DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways

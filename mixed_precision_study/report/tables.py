@@ -632,8 +632,17 @@ def quality_of(tables: Tables) -> DataFrame:
         usable = not quality_lost(own, base)
         if own[0]["precision"] in NO_FP32_WEIGHTS:
             usable = found["outcome"] in AS_GOOD and has_learned(own)
-        key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
-        rows.append(key | found | {"diverged": diverged, "usable": usable})
+        rows.append(
+            {
+                "comparison": number,
+                "precision": own[0]["precision"],
+                "arm": arm,
+                "base": first,
+                **found,
+                "diverged": diverged,
+                "usable": usable,
+            }
+        )
     return DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
