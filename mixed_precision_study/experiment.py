@@ -66,7 +66,13 @@ from .tasks.data_files import data_files_hash, hash_of_files
 from .train.as_found import AsFound
 from .train.batch_size import largest_batch, limit_memory
 from .train.loss_scale import read_gradients
-from .train.precision import PRECISIONS, backends_as_found, check_supported, set_fp32_precision
+from .train.precision import (
+    PRECISIONS,
+    backends_as_found,
+    check_supported,
+    may_lose_updates,
+    set_fp32_precision,
+)
 from .train.remedies import check_remedies, remedied
 from .train.step import (
     Trainer,
@@ -631,9 +637,7 @@ def asked_for(precision: str) -> set[str] | None:
     names = (given_study() or {}).get("show", {}).get("explained")
     if names is None:
         return None
-    mode = PRECISIONS[precision]
-    has_none = mode["weights"] == torch.float32 or mode["masters"]
-    return {*names} - ({"update"} if has_none else set())
+    return {*names} - (set() if may_lose_updates(precision) else {"update"})
 
 
 def those_asked_for(record: RunRecord, stages: list[tuple]) -> list[tuple]:
@@ -649,12 +653,11 @@ def those_asked_for(record: RunRecord, stages: list[tuple]) -> list[tuple]:
 
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
-    mode = PRECISIONS[record.precision]
     record.inference_reason = record.profile_reason = reason
     record.limit_reason = record.ledger_reason = record.attention_reason = reason
     if "fp16" in record.precision:
         record.gradient_reason = reason
-    if mode["weights"] != torch.float32 and not mode["masters"]:
+    if may_lose_updates(record.precision):
         record.update_reason = reason
 
 

@@ -175,6 +175,7 @@ def compare(
         )
     name = notebook_name(name)
     settings = checked_parameters(name, parameters)
+    first = settings[0]
     functions = {
         "make_model": make_model,
         "compute_loss": compute_loss,
@@ -183,30 +184,30 @@ def compare(
         "training_step": training_step,
         "evaluate": evaluate,
     }
-    check_functions(functions, settings[0].clip)
+    check_functions(functions, first.clip)
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
     new_model = new_models(make_model)
     loss = loss_of(compute_loss)
-    gpu = preflight(settings[0], {"max_steps": STEPS_WITHOUT_GPU})
+    gpu = preflight(first, {"max_steps": STEPS_WITHOUT_GPU})
     data = IterableData(
         batches,
         eval_batches,
-        settings[0].max_steps,
+        first.max_steps,
         parameters.get("batch_size"),
         any("cuda_graph" in chosen.execution for chosen in settings),
-        settings[0].accumulate,
+        first.accumulate,
     )
     data.used = name
-    data.seed = settings[0].seed
+    data.seed = first.seed
     data.device = gpu.device
-    data.title = None if settings[0].dataset == "own" else settings[0].dataset
+    data.title = None if first.dataset == "own" else first.dataset
     identity = identity_of_first(new_model, functions, data)
     records = []
     for chosen in settings:
         chosen.batch_size = data.size
-        chosen.max_steps = settings[0].max_steps
-        chosen.precisions = settings[0].precisions  # those that this GPU has
+        chosen.max_steps = first.max_steps
+        chosen.precisions = first.precisions  # those that this GPU has
         made = Experiment(
             name,
             chosen,
@@ -223,7 +224,7 @@ def compare(
         ).run()
         results.show(made)
         records += made
-    say_what_comes_next(records, os.path.abspath(settings[0].output_dir))
+    say_what_comes_next(records, os.path.abspath(first.output_dir))
     check_records(records)
     return records
 

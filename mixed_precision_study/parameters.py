@@ -298,7 +298,7 @@ def declared_by(
     return create_model("Declared", __base__=base, **fields)
 
 
-def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -> str:
+def parameters_cell(declared: type[Parameters], without: Collection[str]) -> str:
     """Return declared parameters as Python: one literal a line, with its help as the comment."""
     return "\n".join(
         f"{name} = {field.default!r}  # {field.description}"

@@ -9,7 +9,7 @@ import torch
 from ..store.record import RunRecord
 from ..tasks.batches import mapped
 from ..train.device_optimizer import DeviceAdamW, DeviceOptimizer
-from ..train.precision import PRECISIONS
+from ..train.precision import may_lose_updates
 
 
 def exact_copy(optimizer: Any, copies: dict) -> Any:
@@ -41,8 +41,7 @@ def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple])
     Both start from the same weights, gradients and optimizer state. Modes with fp32 weights or
     masters have none.
     """
-    mode = PRECISIONS[trainer.precision]
-    if mode["weights"] == torch.float32 or mode["masters"]:
+    if not may_lose_updates(trainer.precision):
         return
     before = [weight.detach().clone() for weight in trainer.masters]
     exact = [torch.nn.Parameter(weight.float()) for weight in before]

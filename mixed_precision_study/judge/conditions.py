@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from itertools import permutations
 
-from ..store.record import DISTURBED, Runs, comparison_key, data_asked_for
+from ..store.record import DISTURBED, Runs, comparison_key
 from .finding import Finding
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
@@ -87,16 +88,6 @@ def flags_of(record: dict) -> list[Finding]:
     return [found for found in conditions_of(record) if found.code != "power_limit"]
 
 
-def why_made_up(record: dict) -> str:
-    """Return why a run trained on made-up data: "asked" for, or real ones were "missing".
-
-    Return nothing where its data are real or not known yet.
-    """
-    if not record["synthetic"]:
-        return ""
-    return "asked" if data_asked_for(record) == "synthetic" else "missing"
-
-
 def clocks_apart(own: dict, base: dict) -> Finding | None:
     """Return "clock" with the median clocks of two runs in MHz, or None where they are alike or
     not known.
@@ -112,7 +103,7 @@ def one_sided(own: dict, base: dict) -> list[Finding]:
     other was not.
     """
     found = []
-    for record, other in ((own, base), (base, own)):
+    for record, other in permutations((own, base)):
         slowed = slowdowns(record).keys() - slowdowns(other).keys()
         if slowed or (record["gpu_shared"] and not other["gpu_shared"]):
             found += conditions_of(record, name_beside(record, other))
@@ -146,7 +137,7 @@ def differences(own: dict, base: dict) -> list[Finding]:
         if own[field] != base[field]
     ]
     for code, field in KNOWN_OF_ONE.items():
-        having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0][field]]
+        having = [name_beside(*pair) for pair in permutations((own, base)) if pair[0][field]]
         if len(having) == 1:
             found.append(Finding(code, having[0]))
     found += filter(None, (order_difference(own, base), clocks_apart(own, base)))
@@ -159,7 +150,7 @@ def no_outcome_in(pairs: Sequence[Pair]) -> Finding | None:
     It is "slowed" where heat or hardware slowed one side only, or "clock_unexplained".
     """
     for own, base in pairs:
-        for record, other in ((own, base), (base, own)):
+        for record, other in permutations((own, base)):
             if reasons := [name for name in held_back(record) if name not in slowdowns(other)]:
                 return Finding("slowed", name_beside(record, other), {"reasons": reasons})
         slower = min((own, base), key=lambda record: record["sm_clock_mhz_median"] or 0)

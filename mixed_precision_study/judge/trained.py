@@ -3,6 +3,7 @@ quality lost is told.
 """
 
 from collections.abc import Sequence
+from itertools import permutations
 from operator import itemgetter
 from statistics import fmean
 
@@ -33,7 +34,7 @@ def why_not_trained(pairs: Sequence[Pair]) -> Finding | None:
     It is "skipped", "no_metric" or "too_little".
     """
     own, base = zip(*pairs, strict=True)
-    for runs, others in ((own, base), (base, own)):
+    for runs, others in permutations((own, base)):
         if reason := why_skipped(runs) or why_no_metric(runs, others):
             return reason
     return why_too_little(own, base)

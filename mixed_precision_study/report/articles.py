@@ -2,6 +2,7 @@
 
 import re
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -28,7 +29,7 @@ NUMBERS = ("batch", "epochs", "value", "value_baseline")
 
 
 def read_articles() -> DataFrame:
-    """Return the published figures, a row each: seconds, MiB and shares; NaN, or of texts "", where
+    """Return the published figures, a row each: seconds, GiB and shares; NaN, or of texts "", where
     the article says nothing.
 
     `value` is that of `precision`, `value_baseline` that of `baseline`. `settings` are those that a
@@ -37,7 +38,9 @@ def read_articles() -> DataFrame:
     why nothing here can test a figure.
     """
     with files(__package__).joinpath("articles.csv").open(encoding="utf-8") as opened:
-        return pd.read_csv(opened, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
+        found = pd.read_csv(opened, keep_default_na=False, na_values=dict.fromkeys(NUMBERS, ""))
+    found.loc[found.unit == "MiB", ["value", "value_baseline"]] /= 1024
+    return found
 
 
 def articles_section(tables: Tables) -> Section:
@@ -51,8 +54,7 @@ def articles_section(tables: Tables) -> Section:
         counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()
     ]
     articles["theirs"] = [
-        change_of(row.quantity, row.value / gib_in(row), row.value_baseline / gib_in(row))
-        for row in articles.itertuples()
+        change_of(row.quantity, row.value, row.value_baseline) for row in articles.itertuples()
     ]
     found = articles.ours.map(bool)
     articles["differs"] = articles.differs.where(found)
@@ -102,9 +104,6 @@ def article_rows(times: DataFrame) -> DataFrame:
         rows += [where | there, where | here]
     # a training of several cards stands once beside them
     found = DataFrame(rows).drop_duplicates(["panel", "row", "arm", "ratio"], keep="last")
-    found = found.sort_values(
-        "panel", key=lambda names: names.map([*names.unique()].index), kind="stable"
-    )
     found["label"] += found.ratio.map(" {:.2f}×".format)
     return found.assign(seconds=float("nan"), takes="", strong=False)
 
@@ -121,10 +120,6 @@ def change_of(quantity: str, value: Any, base: Any) -> Any:
     return base / value if quantity == "time" else value / base
 
 
-def gib_in(row: Any) -> int:
-    return 1024 if row.unit == "MiB" else 1
-
-
 def claims(articles: DataFrame) -> DataFrame:
     """Return articles.csv: a row for each published figure with ours, its interval or the range of
     its machines, n and what differs, or the reason why there is none.
@@ -137,19 +132,20 @@ def claims(articles: DataFrame) -> DataFrame:
         batch = f"batch {row.batch:g}" if row.batch > 0 else ""
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
         parts.append(row.settings_baseline)
-        line = {
-            "article": row.article,
-            "year": row.year,
-            "card": row.card,
-            "claim": ", ".join(filter(None, parts)),
-            "theirs": row.theirs,
-            "ours": ours.get("change"),
-            **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
-            "n": ours.get("processes") or ours.get("runs"),
-            "differs": row.differs,
-            "reason": row.reason,
-        }
-        rows.append(line)
+        rows.append(
+            {
+                "article": row.article,
+                "year": row.year,
+                "card": row.card,
+                "claim": ", ".join(filter(None, parts)),
+                "theirs": row.theirs,
+                "ours": ours.get("change"),
+                **{name: ours.get(name) for name in ("low", "high", "hosts", "device")},
+                "n": ours.get("processes") or ours.get("runs"),
+                "differs": row.differs,
+                "reason": row.reason,
+            }
+        )
     return DataFrame(rows).round(4)
 
 
@@ -274,7 +270,7 @@ def table_rows(matched: DataFrame) -> list[dict]:
     lines = []
     for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):
         first = rows.iloc[0]
-        ours = rows.iloc[0].ours
+        ours = first.ours
         over = first.settings_baseline
         parts = [
             ours[0]["name"] if first.model else "any model",
@@ -283,7 +279,7 @@ def table_rows(matched: DataFrame) -> list[dict]:
             first.settings,
             f"over {over}" if over else "",
         ]
-        here = list(dict.fromkeys(ours_text(row.quantity, row.ours) for row in rows.itertuples()))
+        here = dict.fromkeys(ours_text(row.quantity, row.ours) for row in rows.itertuples())
         lines.append(
             {
                 "Article": f"{first.article}, {first.year}",
@@ -297,19 +293,18 @@ def table_rows(matched: DataFrame) -> list[dict]:
                 "Our card": ours[0]["device"],
             }
         )
-    for line, before in reversed(list(zip(lines[1:], lines, strict=False))):
+    for before, line in reversed([*pairwise(lines)]):
         line["Article"] = "" if line["Article"] == before["Article"] else line["Article"]
     return lines
 
 
 def theirs_text(row: Any) -> str:
     if row.quantity == "out of memory":
-        return f"out of memory ({row.value / gib_in(row):.0f} GiB usable)"
+        return f"out of memory ({row.value:.0f} GiB usable)"
     if isna(row.value):
         return row.note.partition("; ")[2]
-    value = row.value / gib_in(row)
-    base = row.value_baseline / gib_in(row)
-    return text_of(row.quantity, {"value": value, "base": base, "change": row.theirs})
+    found = {"value": row.value, "base": row.value_baseline, "change": row.theirs}
+    return text_of(row.quantity, found)
 
 
 def ours_text(quantity: str, ours: list[dict]) -> str:

@@ -173,14 +173,12 @@ def ratio_rows(bars: DataFrame) -> DataFrame:
     to the one above.
     """
     found = bars[bars.ratio.notna() & ~bars.is_base]
-    base = bars.set_index(["comparison", "arm"]).seconds
-    keys_of_base = zip(found.comparison, found.baseline, strict=True)
     found = found.assign(
         panel=found.model,
         about=found.task,
         row=found.run,
         ranged=found.low.isna() & (found.hosts > 1),
-        seconds=[base.get(key) for key in keys_of_base],
+        seconds=found.base_seconds,
         takes=found.base_short + ", an epoch",
     )
     panels = list(found.panel.unique())
@@ -341,7 +339,7 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
         0.1 + LINE_HIGH * legend_lines,
         ends,
     )
-    lengths = rows[[*parts]].fillna(0) if parts else rows[["value"]].astype(float).fillna(0)
+    lengths = rows[[*(parts or ["value"])]].astype(float).fillna(0)
     for part, start in (lengths.cumsum(axis=1) - lengths).items():
         colours = parts[part] if parts else rows.colour
         axes.barh(y, lengths[part], 0.72, start, color=colours, linewidth=0)
@@ -349,7 +347,7 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     if "low" in rows:
         axes.hlines(y, rows.low, rows.high, color=INK, linewidth=1.1)
         most = max(most, rows.high.max())
-    axes.set(xlim=(0, most if most > 0 else 1), ylim=(y.max() + 0.6, 0.6))
+    axes.set(xlim=(0, most or 1), ylim=(y.max() + 0.6, 0.6))
     axes.set_axis_off()
     beside: dict = {"transform": axes.get_yaxis_transform(), "va": "center"}
     names, labels, notes = (

@@ -190,8 +190,10 @@ def limits_of(steps: DataFrame) -> list[dict]:
     rows = []
     for (model, limit, remedy), same in steps.groupby(["name", "limited", "tries"], sort=False):
         ways = [f"{run}: {', '.join(own.short)}" for run, own in same.groupby("run", sort=False)]
-        found = {"model": model, "limited by": limit, "what to try": remedy or None}
-        rows.append(found | {"where": "; ".join(ways)})
+        where = "; ".join(ways)
+        rows.append(
+            {"model": model, "limited by": limit, "what to try": remedy or None, "where": where}
+        )
     return rows
 
 

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named
+from ..judge.axis import PRECISION, PRECISIONS, Axis, arm_named, grouped
 from ..parameters import UserError, printable
 from ..store.commit import MALFORMED, ROOT
 from ..store.files import read_file, written_whole
@@ -219,23 +219,13 @@ def learn_place(records: Runs) -> None:
     """Complete runs that ended before they knew their device or data, if all runs with equal
     settings agree on them.
     """
-    late = []
-    alike: dict = {}  # {settings: {place: the first run there}}
-    for record in records:
-        if record["device_type"] and record["dataset_used"]:
-            place = (record["gpu_uuid"], known_late(record))
-            alike.setdefault(settings_of(record), {}).setdefault(place, record)
-        else:
-            late.append(record)
-    for record in late:
+    placed = grouped(records, lambda one: bool(one["device_type"] and one["dataset_used"]))
+    alike = grouped(placed.get(True, ()), settings_of)
+    for record in placed.get(False, ()):
         known = {
             name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None
         }
-        there = [
-            one
-            for one in alike.get(settings_of(record), {}).values()
-            if known.items() <= one.items()
-        ]
+        there = [one for one in alike.get(settings_of(record), ()) if known.items() <= one.items()]
         if len(set(map(known_late, there))) == 1:
             record.update(
                 {name: there[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")}
@@ -289,12 +279,11 @@ def sort_out(records: Runs) -> tuple[Runs, LeftOut]:
     }
     on_gpu = any(record["device_type"] == "cuda" for record in records)
     asked = {data_asked_for(record) for record in records if record["synthetic"]}
-    others = [
-        record
+    real = {
+        (settings_of(record), *map(record.get, PLACE))
         for record in records
         if record["synthetic"] is False and data_asked_for(record) in asked
-    ]
-    real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
+    }
     reasons = [(record, why_not(record, standing, on_gpu, real)) for record in records]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]
@@ -307,16 +296,16 @@ def own_runs(folder: Path) -> list[Path]:
 
 
 def find_records(
-    given: str | Path | Sequence[str], output: str | Path = ""
+    given: Sequence[str | Path], output: str | Path = ""
 ) -> tuple[Path, Runs, LeftOut]:
     """Return (folder of the report, records, [(path, reason) of what is no record]).
 
-    `given` is a folder or a zip, or a list of them, which are read where they lie; paths are
+    `given` are folders and zips, which are read where they lie; paths are
     relative to `output`, by default the first of them. The default "outputs" stands for one's own
     runs: beside the notebook, in the clone, or uploaded to the working folder; what the study
     publishes there is left out. Raise UserError where there is none.
     """
-    places = [*map(Path, [given] if isinstance(given, str | Path) else given)]
+    places = [*map(Path, given)]
     first = places[0]
     if places == [Path(OWN_RUNS)]:
         folders = [*filter(Path.is_dir, (Path(OWN_RUNS), Path("..", OWN_RUNS)))] or [Path()]

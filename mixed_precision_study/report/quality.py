@@ -148,8 +148,14 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
         if not any(one.epochs for found in ways.values() for one in found):
             continue
         for arm, own in ways.items():
-            head = {"training": label, "target": f"{target:g}", "precision": tables.called(arm)}
-            rows.append(head | target_row(own, ways_to(tables.timed_runs(number, arm), target)))
+            rows.append(
+                {
+                    "training": label,
+                    "target": f"{target:g}",
+                    "precision": tables.called(arm),
+                    **target_row(own, ways_to(tables.timed_runs(number, arm), target)),
+                }
+            )
     if rows:
         section.table(rows, folded="Training until the same quality")
 

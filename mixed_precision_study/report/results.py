@@ -49,7 +49,6 @@ from .words import (
     precision_name,
     said,
     said_of_commits,
-    said_of_limit,
     said_of_side,
     short,
     span,
@@ -168,10 +167,9 @@ def footnote(tables: Tables, ratios: DataFrame) -> str:
     few = ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)]
     said = []
     if len(known):
-        processes = sorted({int(one) for one in known.processes})
-        span = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
+        pairs = span(known.processes, "{:.0f}")
         said.append(
-            f"Times as fast, with 95% intervals over {span} pairs of fresh processes, "
+            f"Times as fast, with 95% intervals over {pairs} pairs of fresh processes, "
             "each on one card; ~ means that 1"
             " lies in the interval."
         )
@@ -483,7 +481,7 @@ def reasons_of(record: dict, base: dict) -> str:
     expected.
     """
     limits = find_bottleneck(record)
-    text = said_of_limit(limits)
+    text = "".join(map(said, limits))
     if remedies := remedies_of(limits[0].code, record):
         text += f": try {tried(remedies)}"
     half = record["fp16_kernel_fraction"] or 0

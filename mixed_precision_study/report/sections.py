@@ -61,11 +61,10 @@ CPU = "CPU smoke test: it shows that the suite works and says nothing about spee
 def best_of(tables: Tables, bars: DataFrame) -> DataFrame:
     """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
     usable = bars[(bars.status == "ok") & ~bars.is_base & bars.ratio.notna()]
-    if len(tables.quality) and len(usable):
-        lost = tables.quality[~tables.quality.usable.astype(bool)]
-        lost = set(zip(lost.comparison, lost.arm, strict=True))
-        keys = zip(usable.comparison, usable.arm, strict=True)
-        usable = usable[[key not in lost for key in keys]]
+    if len(tables.quality):
+        keys = ["comparison", "arm"]
+        lost = tables.quality[~tables.quality.usable.astype(bool)].set_index(keys).index
+        usable = usable[~usable.set_index(keys).index.isin(lost)]
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
 
@@ -81,7 +80,8 @@ def finding(tables: Tables, bars: DataFrame) -> tuple[str, str]:
         return nothing_compared(tables), ""
     way = way_of_title(best, bars)
     # TF32 where it was run
-    shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]
+    shown = amp[amp.way == way]
+    shown = shown[shown.baseline == shown.baseline.max()]
     text = said_of_ratios(tables, shown)
     models = list(shown.model.map(bare).unique())
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
@@ -190,8 +190,7 @@ def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
         seconds = [f"{name} {short(one)}" for name, one in zip(names, shown.seconds, strict=True)]
         lines = [
             f"{how[0].upper()}{how[1:]}",
-            f"{base} {short(block.seconds[block.arm == best.baseline].iloc[0])}"
-            f" → {', '.join(seconds)} s/epoch",
+            f"{base} {short(best.base_seconds)} → {', '.join(seconds)} s/epoch",
         ]
         if shown.saved.notna().all():
             saved = zip(names, map(memory_words, shown.saved), strict=True)
@@ -199,14 +198,16 @@ def cards_of(tables: Tables, bars: DataFrame) -> list[dict]:
         quality = [quality_line(tables, best.comparison, arm) for arm in shown.arm]
         lines.append(each(dict(zip(names, quality, strict=True))))
         numbers = dict(zip(names, map(number_of, shown.itertuples()), strict=True))
-        card = dict(
-            name=best.model,
-            task=best.task,
-            numbers=numbers,
-            against=f"as fast as {base}",
-            lines=lines,
+        cards.append(
+            dict(
+                name=best.model,
+                task=best.task,
+                numbers=numbers,
+                against=f"as fast as {base}",
+                lines=lines,
+                strong=list(shown.short[shown.strong]),
+            )
         )
-        cards.append(card | {"strong": list(shown.short[shown.strong])})
     return cards
 
 

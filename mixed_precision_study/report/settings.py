@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import pandas as pd
@@ -153,8 +154,17 @@ def ways_of(tables: Tables, steps: DataFrame) -> DataFrame:
             continue
         found = tables.between(own, base)
         if found and (found["processes"] or found["outcome"] == FEW_HOSTS):
-            row = {"before": before, "after": after, "arm": arm, "precision": arm, "added": added}
-            rows.append(row | found | tables.looks.loc[arm].to_dict())
+            rows.append(
+                {
+                    "before": before,
+                    "after": after,
+                    "arm": arm,
+                    "precision": arm,
+                    "added": added,
+                    **found,
+                    **tables.looks.loc[arm],
+                }
+            )
     ways = DataFrame(rows)
     # as steps follow each other
     ways = ways.sort_values("before", kind="stable", ignore_index=True) if rows else ways
@@ -257,7 +267,17 @@ VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}
 FEWEST_SCALES = 3  # fixed ones of a sweep
 # NaN where unknown
-TOLD = ("ratio", "low", "high", "outcome", "energy", "above", "loss_outcome", "loss_comparison")
+TOLD = (
+    "ratio",
+    "low",
+    "high",
+    "outcome",
+    "saved",
+    "energy",
+    "above",
+    "loss_outcome",
+    "loss_comparison",
+)
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
@@ -291,13 +311,9 @@ def families_of(tables: Tables) -> list[DataFrame]:
     found: dict = {}
     several = tables.comparisons.device.nunique() > 1
     for setting in [over] if isinstance(over, str) else over:
-        sizes = tables.comparisons.settings.map(
-            lambda one, setting=setting: size_of(setting, one)
-        ).dropna()
-        rows = tables.comparisons.loc[sizes.index]
-        rows = rows.assign(
-            **{name: sizes.str[place] for place, name in enumerate(("axis", "size", "kind"))}
-        )
+        sizes = tables.comparisons.settings.map(partial(size_of, setting)).dropna()
+        sizes = DataFrame([*sizes], sizes.index, ["axis", "size", "kind"])
+        rows = tables.comparisons.join(sizes, how="inner")
         for (axis, _), kind in rows.groupby(["axis", "kind"], sort=False):
             for _, family in alike(kind, setting, *more, *(LENGTHS if axis == "width" else ())):
                 runs = timed[timed.comparison.isin(family.index)]
@@ -369,7 +385,6 @@ def pairs_of(tables: Tables, family: DataFrame) -> DataFrame:
         found = tables.between(tables.runs(number, arm), tables.runs(number, base))
         row = dict.fromkeys(TOLD) | named | (found or {"outcome": status})
         row |= {"size": size, "precision": arm, "base": base, "comparison": number}
-        row["memory"] = 1 - row["saved"] if row.get("saved") is not None else math.nan
         judged = [
             (one, judge_loss(tables.runs(one, arm), tables.runs(one, base)))
             for one in family.index[family["size"] == size]
@@ -385,7 +400,8 @@ def lines_of(tables: Tables, family: DataFrame) -> DataFrame:
     """
     sizes = family.drop_duplicates("size")["size"]
     bars = bars_of(tables, sizes.index).dropna(subset="ratio")
-    return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
+    bars = bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
+    return bars.sort_values("size", kind="stable")
 
 
 def draw_lines(rows: DataFrame, looks: DataFrame, label: str) -> Figure:
@@ -441,7 +457,7 @@ def growth_section(tables: Tables) -> Section:
     section = Section("Growth")
     if families := families_of(tables):
         add_growth(section, tables, families)
-    if len(tables.comparisons) and (tables.comparisons.batch == "max").any():
+    if (tables.comparisons.batch == "max").any():
         add_largest(section, tables)
     if "loss_scale" in (tables.show.get("over") or []):
         add_scales(section, tables)
@@ -481,7 +497,7 @@ def add_growth(section: Section, tables: Tables, families: list[DataFrame]) -> N
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
         "outcome": pairs.outcome.map(outcome_words).str.partition(":")[0],
-        "memory": texts(pairs.memory, "{:.0%}"),
+        "memory": texts(1 - pairs.saved.astype(float), "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats": texts(pairs.above, "{:+.3f}"),
         "beside the bar": pairs.loss_outcome,
@@ -509,18 +525,13 @@ def largest_of(tables: Tables) -> DataFrame:
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
     runs = [tables.runs(one.comparison, one.arm) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
-    failed = [
-        [probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"]
-        for one in runs
-    ]
-    above = zip(rows.batch, failed, strict=True)
+    probes = [[probe for run in one for probe in run["batch_probes"]] for one in runs]
     rows["too_large"] = [
-        min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above
+        min((size for size, end, *_ in tried if end == "oom" and size > batch), default=math.nan)
+        for batch, tried in zip(rows.batch, probes, strict=True)
     ]
-    sizes = rows.set_index(["comparison", "arm"]).batch
-    return rows.assign(
-        base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)]
-    )
+    sizes = rows.set_index(["comparison", "arm"]).batch.rename("base_batch")
+    return rows.join(sizes, on=["comparison", "baseline"])
 
 
 def add_largest(section: Section, tables: Tables) -> None:

@@ -244,6 +244,8 @@ class Tables:
         names = ["ratio", "low", "high", "processes", "hosts", "lowest", "highest", "outcome"]
         ratios = self.ratios.set_index([*keys, "base"])[[*names, "stands", "saved", "energy"]]
         found = found.join(ratios, on=ratios.index.names).rename(columns={"base": "baseline"})
+        seconds = found.set_index(keys).seconds.rename("base_seconds")
+        found = found.join(seconds, on=["comparison", "baseline"])
         found["stands"] = found.stands.eq(True)
         found = found.join(self.looks, on="arm")
         found["base_short"] = found.baseline.map(self.short)
@@ -320,9 +322,10 @@ def read_tables(
     The report belongs into `output_dir`, by default the first folder. Raise UserError where no
     record is usable.
     """
-    folder, records, left_out = find_records(records_dir, output_dir)
+    given = [records_dir] if isinstance(records_dir, str | Path) else records_dir
+    folder, records, left_out = find_records(given, output_dir)
     used, more_left_out = sort_out(records)
-    source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)
+    source = ", ".join(map(str, given)) if given is records_dir else str(folder)
     others = of_other_code(used)
     aside = {id(record) for record in others if "other_code-" in record["path"]}
     used = [record for record in used if id(record) not in aside]
@@ -334,7 +337,6 @@ def read_tables(
             "panel of Colab or Kaggle, and run"
             " all cells."
         )
-    given = [records_dir] if isinstance(records_dir, str | Path) else records_dir
     # a report elsewhere is of the study of its records, but several folders have none in common
     own = given[0] if len(given) == 1 and not (folder / "study.yaml").is_file() else folder
     study = study_of(own, used)
@@ -480,20 +482,21 @@ def comparisons_of(trainings: DataFrame, axis: Axis = PRECISIONS) -> DataFrame:
         first = runs.record.iloc[0]
         settings = {name: json.loads(value) for name, value in axis.rest_of(first)}
         execution = "" if "execution" in axis.settings else settings.get("execution") or "eager"
-        row = {
-            "notebook": first["notebook"],
-            "model": "" if "model" in axis.settings else str(first["settings"]["model"]),
-            "name": first["notebook"] if "model" in axis.settings else model_name(first),
-            "task": task_name(first, "batch_size" not in axis.settings),
-            "way": execution and way_name(execution),
-            "device": device_name(first),
-            "data": str(settings["dataset_used"]),
-            "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
-            "execution": execution,
-            "settings": settings,
-            "arms": runs.arm.nunique(),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "notebook": first["notebook"],
+                "model": "" if "model" in axis.settings else str(first["settings"]["model"]),
+                "name": first["notebook"] if "model" in axis.settings else model_name(first),
+                "task": task_name(first, "batch_size" not in axis.settings),
+                "way": execution and way_name(execution),
+                "device": device_name(first),
+                "data": str(settings["dataset_used"]),
+                "batch": "" if "batch_size" in axis.settings else first["settings"]["batch_size"],
+                "execution": execution,
+                "settings": settings,
+                "arms": runs.arm.nunique(),
+            }
+        )
     # what names the same training is told apart by more
     for same in grouped(rows, itemgetter("notebook", "name", "task")).values():
         varied = varied_in([row["settings"] for row in same])
@@ -552,15 +555,18 @@ def ratios_of(tables: Tables) -> DataFrame:
         own = tables.runs(number, arm)
         others = tables.runs(number, base)
         if found := tables.between(own, others):
-            row = {
-                "comparison": number,
-                "precision": own[0]["precision"],
-                "baseline": others[0]["precision"],
-                "axis": ", ".join(tables.axis.settings),
-                "arm": arm,
-                "base": base,
-            }
-            rows.append(row | found | {"test": id(found)})
+            rows.append(
+                {
+                    "comparison": number,
+                    "precision": own[0]["precision"],
+                    "baseline": others[0]["precision"],
+                    "axis": ", ".join(tables.axis.settings),
+                    "arm": arm,
+                    "base": base,
+                    "test": id(found),
+                    **found,
+                }
+            )
     if not rows:
         return empty("ratios")
     table = DataFrame(rows)
@@ -628,26 +634,29 @@ def quality_of(tables: Tables) -> DataFrame:
         usable = not quality_lost(own, base)
         if own[0]["precision"] in NO_FP32_WEIGHTS:
             usable = found["outcome"] in AS_GOOD and has_learned(own)
-        key = {"comparison": number, "precision": own[0]["precision"], "arm": arm, "base": first}
-        rows.append(key | found | {"diverged": diverged, "usable": usable})
+        rows.append(
+            {
+                "comparison": number,
+                "precision": own[0]["precision"],
+                "arm": arm,
+                "base": first,
+                **found,
+                "diverged": diverged,
+                "usable": usable,
+            }
+        )
     return DataFrame(rows, columns=TABLE_COLUMNS["quality"])
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> DataFrame:
-    """Return a row for each arm of some comparisons, in their order: seconds, GiB, status, ratio.
+    """Return a row for each arm of some comparisons: seconds, GiB, status, ratio.
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and
     seconds_high are the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where
     no run was in TF32.
     """
-    wanted = list(tables.charted.index if comparisons is None else comparisons)
-    found = tables.bars[tables.bars.comparison.isin(wanted)]
-    return found.sort_values(
-        "comparison",
-        key=lambda numbers: numbers.map(wanted.index),
-        kind="stable",
-        ignore_index=True,
-    )
+    wanted = tables.charted.index if comparisons is None else comparisons
+    return tables.bars[tables.bars.comparison.isin(wanted)].reset_index(drop=True)
 
 
 def stands_out(bars: DataFrame) -> Series:

@@ -6,10 +6,9 @@ Keys stand in the CSV files alone.
 
 import html
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from ..judge.bottleneck import AMPERE, VOLTA
-from ..judge.conditions import why_made_up
 from ..judge.finding import Finding
 from ..judge.verdict import FEWEST_HOSTS_FOR_SIDE, chance_of_one_side
 from ..parameters import printable
@@ -225,9 +224,9 @@ REMEDIES = {  # what to try, with the parameters that set it
     "tensor_cores": "TF32, fp16 AMP or bf16 AMP, where the card has Tensor Cores (precisions)",
     "fp16_cores": "fp16 AMP, where the card has Tensor Cores (precisions)",
 }
-MADE_UP = {
-    "asked": "they were asked for",
-    "missing": "the real data were neither found nor could be downloaded",
+MADE_UP = {  # {whether made-up data were asked for: why a run trained on them}
+    True: "they were asked for",
+    False: "the real data were neither found nor could be downloaded",
 }
 SHARE = "{arithmetic:.0%} of kernel time is convolution and matmul"
 CLOCK = "clock {own:.0f} MHz against {base:.0f} MHz"
@@ -337,11 +336,6 @@ def shares(parts: dict) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in parts.items())
 
 
-def said_of_limit(found: Iterable[Finding]) -> str:
-    """Return what find_bottleneck() found as a clause: the limit and what stands behind it."""
-    return "".join(map(said, found))
-
-
 def tried(remedies: list[str]) -> str:
     """Return what to try as words, or nothing."""
     return listed([REMEDIES[one] for one in remedies]) if remedies else ""
@@ -377,7 +371,8 @@ def said_of_made_up(records: Runs) -> str:
     or nothing.
     """
     trained = [record for record in records if record["epoch_seconds"]]
-    reasons = [MADE_UP[reason] for record in trained if (reason := why_made_up(record))]
+    made_up = [record for record in trained if record["synthetic"]]
+    reasons = [MADE_UP[data_asked_for(record) == "synthetic"] for record in made_up]
     if not reasons:
         return ""
     many = f"{len(reasons)} of {len(trained)} runs trained"

@@ -137,12 +137,11 @@ def signatures(run: Run) -> Signatures:
 
 def new_records(run: Run, before: Signatures) -> dict:
     """Return {run_id: record} of those records that were written since these signatures."""
-    paths = run.record_paths
-    records = {}
-    for run_id, known in before.items():
-        if signature(paths[run_id]) != known and (record := read_run(paths[run_id])):
-            records[run_id] = record
-    return records
+    return {
+        run_id: record
+        for run_id, path in run.record_paths.items()
+        if run_id in before and signature(path) != before[run_id] and (record := read_run(path))
+    }
 
 
 def watch(
@@ -222,7 +221,9 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
         for path in (notebook, executed)
     ]
     paths = [path if Path(path).is_absolute() else f"./{path}" for path in paths]
-    options = [
+    return [
+        *NOTEBOOK_PROCESS,
+        *paths,
         "-k",
         "python3",
         "--cwd",
@@ -231,8 +232,9 @@ def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
         "120",
         "--log-output",
         "--no-progress-bar",
+        "-y",
+        yaml.safe_dump(parameters),
     ]
-    return [*NOTEBOOK_PROCESS, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
 def start_process(

@@ -182,10 +182,9 @@ class Setting(NamedTuple):
                     {name: way[name] for name in way if way[name] != first[name]} for way in ways
                 ]
                 minutes = self.minutes * sum(len(way["precisions"]) for way in ways)
-                run = Run(
+                yield Run(
                     self.notebook, first, folder, minutes, 0, study, self.given, tuple(others)
                 )
-                yield run
 
     def repeated(self, number: int, place: str) -> list[dict]:
         """Return the ways of a repetition. A seed among them counts as one more, because only the

@@ -411,19 +411,13 @@ def notebook_name(name: str) -> str:
     return Path(given).stem if (given := os.environ.get(NOTEBOOK_ENV)) else name
 
 
-def digest_of(notebook: str, parameters: dict, precision: str) -> str:
-    """Return eight hex digits for the notebook, the precision and every parameter but the folders.
+def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
+    """Return a readable name that ends in eight hex digits for the notebook, the precision and
+    every parameter but the folders.
 
     They are what makes a run the same run: run_all.py plans by them, and the notebook names its
-    records by them.
-    """
-    return digest([notebook, precision, parameters])[:8]
-
-
-def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
-    """Return a readable name that ends in digest_of() the run.
-
-    Images of one's own (dataset "folder") are named after the folder that holds them.
+    records by them. Images of one's own (dataset "folder") are named after the folder that holds
+    them.
     """
     kept = {
         name: value for name, value in parameters.items() if name not in (*NO_EFFECT, "precisions")
@@ -431,7 +425,6 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
-    digest = digest_of(notebook, kept, precision)
     words = (
         notebook,
         kept["model"],
@@ -439,7 +432,7 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
         precision,
         f"b{kept['batch_size']}",
         f"s{kept['seed']}",
-        digest,
+        digest([notebook, precision, kept])[:8],
     )
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 

@@ -67,8 +67,7 @@ class NumberedImages(ImageData):
     def __init__(self, settings: Any, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         self.take, self.paths, self.labels = images
-        low = self.labels.min().item()
-        high = self.labels.max().item()
+        low, high = self.labels.aminmax()
         if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
             raise UserError(
                 f"the labels reach from {low:g} to {high:g}, beyond 0 to 1; set "

@@ -92,10 +92,11 @@ def use_float8(model: torch.nn.Module) -> float:
     The work of a layer is taken as its number of weights. Raises Unsupported if the share is 0.
     """
     linears = [module for module in model.modules() if type(module) is torch.nn.Linear]
-    fitting = []
-    for linear in linears:
-        if linear.in_features % MULTIPLE == linear.out_features % MULTIPLE == 0:
-            fitting.append(linear)
+    fitting = [
+        linear
+        for linear in linears
+        if linear.in_features % MULTIPLE == linear.out_features % MULTIPLE == 0
+    ]
     if not fitting:
         raise Unsupported(
             f"fp8 can take no Linear layer, because none has sizes that are multiples of {MULTIPLE}"

@@ -45,6 +45,12 @@ NEEDS = {
 }
 
 
+def may_lose_updates(precision: str) -> bool:
+    """Return whether an optimizer updates 16-bit weights themselves, which round updates away."""
+    mode = PRECISIONS[precision]
+    return mode["weights"] != torch.float32 and not mode["masters"]
+
+
 def check_supported(
     precision: str, execution: str, device: torch.device, fp16_check: str | None = None
 ) -> None:
