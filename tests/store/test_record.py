@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import made_up_records as made_up
 import pytest
-from conftest import ROOT, read_json, results
+from conftest import CASES, ROOT, read_json, results
 from nested import PARAMETERS, changed, make, sound
 
 from mixed_precision_study import __version__
@@ -135,14 +135,7 @@ def test_only_equal_conditions_are_compared():
 
 @pytest.mark.parametrize(
     "before, status, after, others",
-    [
-        ("aa", "ok", "bb", 1),
-        ("aa", "diverged", "bb", 1),
-        (None, "ok", "bb", 1),
-        ("aa", "ok", "aa", 0),
-        (None, "ok", None, 0),
-        (None, "failed", "bb", 0),
-    ],
+    CASES["records of other data"],
 )
 def test_a_record_is_replaced_by_one_of_the_same_data_only(tmp_path, before, status, after, others):
     times = {"epoch_seconds": [1.0], "peak_allocated_mib": 2.0}
