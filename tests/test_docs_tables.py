@@ -100,7 +100,7 @@ def test_a_repository_fills_badges_and_addresses(copy):
     assert all(one in readme for one in (*words, *(place + tables.FIRST for place in PLACES)))
 
 
-def test_amp_pays_where_all_machines_say_so_and_by_the_step_of_tf32(tmp_path):
+def test_amp_pays_where_all_machines_and_tf32_s_step_say_so(tmp_path):
     folder = tmp_path / figures.EAGER
     folder.mkdir(parents=True)
     for name in ("ratios.csv", "trainings.csv"):
