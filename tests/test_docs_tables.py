@@ -90,8 +90,8 @@ def test_a_repository_fills_badges_and_addresses(copy):
         subprocess.run(["git", "-C", str(copy), *words], check=True)
     assert tables.repository_url(copy) is None
     for name in ("someone/study", NAME):
-        assert tables.main(["--repository", name], root=copy) == 0
-        assert tables.main(["--check"], root=copy) == 0
+        for words in (["--repository", name], ["--check"]):
+            assert tables.main(words, root=copy) == 0
         assert tables.repository_url(copy) == f"https://github.com/{name}"
     settings, readme = ((copy / one).read_text() for one in COPIED[:2])
     assert settings.count("[project.urls]") == 1 and "someone" not in settings + readme
