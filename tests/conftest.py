@@ -14,6 +14,7 @@ import matplotlib
 import notebook_cells
 import pytest
 import torch
+import yaml
 from torch.backends import cudnn
 
 from mixed_precision_study import OF_A_RUN
@@ -29,6 +30,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
+CASES = yaml.safe_load((ROOT / "tests/cases.yaml").read_text(encoding="utf-8"))
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model", "transformer")
 SETTINGS = [*OF_A_RUN, "MIXED_PRECISION_COMMIT", "TQDM_DISABLE"]
 # CUDA must not see others in mid-run

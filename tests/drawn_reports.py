@@ -50,6 +50,12 @@ def rows_in(section):
     return [part.rows for part in parts_of(section, Table)]
 
 
+def cells_of(page):
+    """Return the rows of a page's table as {first cell: the other cells}."""
+    rows = (line.strip("|").split("|") for line in page.splitlines())
+    return {name: cells for name, *cells in rows}
+
+
 def all_parts(tables):
     """Return the parts of all sections of a report, one after the other."""
     return [part for section in sections_of(tables) for part in section]

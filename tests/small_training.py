@@ -11,6 +11,7 @@ from conftest import seeded
 from torch import nn
 from torch.nn import functional
 
+from mixed_precision_study.experiment import Metric
 from mixed_precision_study.store import record as records
 from mixed_precision_study.train.precision import PRECISIONS
 from mixed_precision_study.train.step import Trainer, training_step
@@ -39,6 +40,14 @@ def compute_loss(network, batch, hidden):
     images, labels = batch
     images = images.to(next(network.parameters()).dtype)
     return functional.cross_entropy(network(images).float(), labels), hidden
+
+
+METRIC = Metric("absolute error", better="lower")
+
+
+def error(model, batches):
+    """Return the mean absolute error, as an evaluation of one's own may."""
+    return torch.stack([(model(x).float() - y).abs().mean() for x, y in batches]).mean()
 
 
 def make_batch(seed=0):

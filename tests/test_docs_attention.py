@@ -5,7 +5,7 @@ import itertools
 import attention
 import made_up_records as made_up
 import pytest
-from drawn_reports import write_all
+from drawn_reports import cells_of, write_all
 
 ARMS = (attention.BASE, attention.ATTENTION, attention.PRODUCTS, attention.BOTH)
 STEPS_MS = {128: (24.0, 24.0, 12.0, 12.0), 8192: (90.0, 30.0, 75.0, 15.0)}
@@ -45,8 +45,7 @@ def outputs(tmp_path_factory):
 
 
 def test_the_table_has_both_orders_and_the_interaction(outputs):
-    lines = attention.table_of(outputs).splitlines()
-    cells = {name: cells for name, *cells in (line.strip("|").split("|") for line in lines)}
+    cells = cells_of(attention.table_of(outputs))
     assert cells["times as fast"] == ["128", "8,192"]
     assert [cell.split(" (")[0] for cell in cells["**bf16 AMP**"]] == ["2.00", "6.00"]
     assert [cell.split(" (")[0] for cell in cells["attention, first"]] == ["~1.00", "3.00"]

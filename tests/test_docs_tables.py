@@ -8,7 +8,7 @@ import subprocess
 import figures
 import pytest
 import tables
-from conftest import NOTEBOOKS, ROOT
+from conftest import CASES, NOTEBOOKS, ROOT
 
 from mixed_precision_study import __version__
 
@@ -90,8 +90,8 @@ def test_a_repository_fills_badges_and_addresses(copy):
         subprocess.run(["git", "-C", str(copy), *words], check=True)
     assert tables.repository_url(copy) is None
     for name in ("someone/study", NAME):
-        assert tables.main(["--repository", name], root=copy) == 0
-        assert tables.main(["--check"], root=copy) == 0
+        for words in (["--repository", name], ["--check"]):
+            assert tables.main(words, root=copy) == 0
         assert tables.repository_url(copy) == f"https://github.com/{name}"
     settings, readme = ((copy / one).read_text() for one in COPIED[:2])
     assert settings.count("[project.urls]") == 1 and "someone" not in settings + readme
@@ -100,34 +100,9 @@ def test_a_repository_fills_badges_and_addresses(copy):
     assert all(one in readme for one in (*words, *(place + tables.FIRST for place in PLACES)))
 
 
-RATIOS = """comparison,precision,base,seconds,lowest,highest,hosts,ratio,execution
-0,amp_fp16,tf32,3,1.06,1.3,2,1,eager
-1,amp_fp16,tf32,3,0.9,0.99,2,1,eager
-2,amp_fp16,tf32,3,0.9,1.2,2,1,eager
-3,amp_fp16,tf32,3,0.7,0.8,2,1,eager
-4,amp_fp16,tf32,1,1.1,1.2,2,1,eager
-"""  # the last one is too short
-IDLE = """comparison,precision,idle
-0,tf32,0.1
-0,amp_fp16,0.5
-1,tf32,0.1
-2,tf32,0.3
-2,amp_fp16,0.1
-3,tf32,0.3
-4,tf32,0.1
-"""
-
-
-def test_amp_pays_where_all_machines_say_so_and_by_the_step_of_tf32(tmp_path):
+def test_amp_pays_where_all_machines_and_tf32_s_step_say_so(tmp_path):
     folder = tmp_path / figures.EAGER
     folder.mkdir(parents=True)
-    (folder / "ratios.csv").write_text(RATIOS)
-    (folder / "trainings.csv").write_text(IDLE)
-    found = figures.of_eager_study(tmp_path)
-    assert found == {
-        **{"study_machines": "two", "study_share": "80%"},
-        **{"study_decided": "3", "study_rule": "2", "study_always": "1"},
-        **{"study_busy": "0.90 to 1.30", "study_waiting": "0.70 to 1.20"},
-        **{"study_busy_cells": "2", "study_busy_pays": "1", "study_busy_not": "1"},
-        **{"study_waiting_cells": "2", "study_waiting_pays": "0", "study_waiting_not": "1"},
-    }
+    for name in ("ratios.csv", "trainings.csv"):
+        (folder / name).write_text(CASES["an eager study"][name])
+    assert figures.of_eager_study(tmp_path) == CASES["an eager study"]["figures"]

@@ -7,7 +7,7 @@ import made_up_records as made_up
 import pandas as pd
 import pytest
 import weights
-from drawn_reports import write_all
+from drawn_reports import cells_of, write_all
 
 RATES = (1e-5, 1e-4, 3e-4, 1e-3)
 KEPT = (0.1, 0.3, 0.5, 0.9)
@@ -57,8 +57,7 @@ def outputs(tmp_path_factory):
 
 
 def test_the_table_counts_worse_rates_and_tells_times(outputs):
-    lines = weights.table_of(outputs).splitlines()
-    cells = {name: cells for name, *cells in (line.strip("|").split("|") for line in lines)}
+    cells = cells_of(weights.table_of(outputs))
     assert len(cells) == 2 + len(weights.RECIPES)
     assert cells["TF32"] == ["16", "-", "-", "-"]
     assert cells["**bf16 weights**"] == ["8", "2 of 4", "2 of 4", "2.00 (2.00–2.00)"]

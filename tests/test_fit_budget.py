@@ -6,6 +6,7 @@ import does_not_fit
 import fit_budget
 import pandas as pd
 import pytest
+from drawn_reports import cells_of
 from fit_budget import Arm, budgets_of, judged, passes
 from made_up_fit import write_fit
 
@@ -77,10 +78,9 @@ def test_each_arm_has_its_memory_time_and_place(outputs):
 def test_tables_are_those_of_the_arms(outputs):
     small = small_gpt(outputs)
     again = small.loc["every block again"]
-    lines = does_not_fit.table_of(outputs).splitlines()
-    head, _, *rows = (line.strip("|").split("|") for line in lines)
-    assert head[1:] == ["GPT, context 1,024", "GPT, context 8,192", "ViT-B/16"]
-    cells = {name: rest for name, *rest in rows}
+    cells = cells_of(does_not_fit.table_of(outputs))
+    head, *_ = cells.values()
+    assert head == ["GPT, context 1,024", "GPT, context 8,192", "ViT-B/16"]
     less = f"{again.less:.1f}"
     assert cells["= every block again"][0] == f"−{less}, +30% (30–30)"
     assert cells["≈ compiled"][0].endswith(", −50% (−50 to −50)")

@@ -8,23 +8,13 @@ import sys
 
 import pytest
 import torch
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, experiment_of, run_cells
+from conftest import CASES, EXPERIMENTS, NOTEBOOKS, ROOT, experiment_of, run_cells
 from notebook_outputs import executed, papermill, printed
 from small_training import EXECUTIONS, MODES, sgd_trainer
 
 from mixed_precision_study.store.record import read_run
 
-TINY = {
-    "cifar_resnet": {"model": "test_resnet", "batch_size": 4},
-    "efficientnet_regression": {
-        "model": "test_efficientnet",
-        "batch_size": 4,
-        "image_height": 32,
-        "image_width": 48,
-    },
-    "lstm_language_model": {"units": 16, "batch_size": 4, "bptt": 5},
-    "transformer": {"width": 64, "layers": 1, "context": 16, "batch_size": 4},
-}
+TINY = CASES["tiny"]
 CIFAR, REGRESSION, LANGUAGE, GPT = TINY
 ON_CPU = ("fp32", "amp_bf16")
 MODELS = {
@@ -108,12 +98,7 @@ def test_a_stem_is_of_the_image_size_and_dropout_is_passed_on():
 
 @pytest.mark.parametrize(
     "schedule, rates",
-    {
-        "triangle": [0.05, 0.1, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125, 0],
-        "sixth": [0.06, 0.1, 0.096, 0.084, 0.072, 0.06, 0.048, 0.036, 0.024, 0.012, 0],
-        "warmup": [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
-        "constant": [0.1] * 10,
-    }.items(),
+    CASES["schedules"].items(),
 )
 def test_schedules(monkeypatch, schedule, rates):
     names = notebook(CIFAR)

@@ -15,6 +15,7 @@ import numpy
 import pytest
 import torch
 from conftest import refuses, seeded
+from small_training import METRIC, error
 from torch import nn
 from torch.backends import cudnn
 from torch.nn import functional
@@ -22,7 +23,6 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
 import mixed_precision_study
-from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import compare
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.reading import read_records
@@ -393,14 +393,8 @@ def test_functions_of_ones_own_are_used():
         assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
         return training_step(model, batch[0], hidden, loss_of, optimizer, scaler, precision)
 
-    def evaluate(model, batches):
-        return torch.stack([(model(x).float() - y).abs().mean() for x, y in batches]).mean()
-
-    functions = {"training_step": own_step, "schedule": schedule, "evaluate": evaluate}
-    held_out = {
-        "eval_batches": [(INPUTS, LABELS)],
-        "metric": Metric("absolute error", better="lower"),
-    }
+    functions = {"training_step": own_step, "schedule": schedule, "evaluate": error}
+    held_out = {"eval_batches": [(INPUTS, LABELS)], "metric": METRIC}
     given = {**functions, **held_out, "accumulate": 2, "max_steps": 9, **QUICK}
     records = compare("own_step", make_model, [(INPUTS, LABELS)] * 4, loss, **given)
     assert [record.status for record in records] == ["ok", "ok"]

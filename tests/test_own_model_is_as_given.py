@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 from conftest import refuses, seeded
-from small_training import losses_of_a_loop
+from small_training import METRIC, error, losses_of_a_loop
 from torch import nn
 from torch.backends import cudnn
 from torch.optim import SGD
@@ -26,7 +26,6 @@ LABELS = INPUTS.sum(1, keepdim=True)
 BATCHES = list(zip(INPUTS.split(8), LABELS.split(8), strict=True))
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01, "max_steps": 9}
 ALONE = {"precisions": ["fp32"]}
-METRIC = Metric("absolute error", better="lower")
 
 
 def make_model(units=32, dropout=0.5):
@@ -36,10 +35,6 @@ def make_model(units=32, dropout=0.5):
 
 def loss(model, batch):
     return nn.functional.mse_loss(model(batch[0]).float(), batch[1].float())
-
-
-def error(model, batches):
-    return torch.stack([(model(x).float() - y).abs().mean() for x, y in batches]).mean()
 
 
 def frozen(**options):

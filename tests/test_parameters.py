@@ -5,7 +5,7 @@ one declares itself.
 import json
 
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, refuses
+from conftest import CASES, EXPERIMENTS, NOTEBOOKS, code_cells, refuses
 
 from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
@@ -40,16 +40,7 @@ def test_every_default_passes_its_own_check(name):
 
 @pytest.mark.parametrize(
     "given, value",
-    [
-        ({"lr": 1}, 1.0),
-        ({"lr": "1e-3"}, 0.001),  # as YAML reads it
-        ({"loss_scale": "128"}, 128.0),
-        ({"batch_size": "max"}, "max"),
-        ({"precisions": "tf32, fp32,tf32"}, ["tf32", "fp32"]),
-        # the suite's own, which timm does not have
-        ({"model": "wide_resnet28_10"}, "wide_resnet28_10"),
-        ({"model": "mobilenetv3_small_050"}, "mobilenetv3_small_050"),
-    ],
+    CASES["meant"],
     ids=str,
 )
 def test_what_a_person_means_is_converted(given, value):
@@ -60,30 +51,7 @@ def test_what_a_person_means_is_converted(given, value):
 
 @pytest.mark.parametrize(
     "wrong, hint",
-    [
-        ({"batch_size": -1}, "1"),
-        ({"batch_size": 1.5}, "max"),
-        ({"epochs": True}, "integer"),
-        ({"epochs": 2**63}, "less"),
-        ({"lr": 0}, "0"),
-        ({"lr": 10**400}, "number"),
-        ({"lr": "nan"}, "finite"),
-        ({"dropout": 1}, "less"),
-        ({"seed": 2**32}, "less"),
-        ({"dataset": "cifr10"}, "'cifar10'"),
-        ({"precisions": ["amp_fp1"]}, "'amp_fp16'"),
-        ({"precisions": []}, "1"),
-        ({"precisions": [["fp32"]]}, "bf16_true"),
-        ({"data_dir": "a\0"}, "match"),
-        ({"data_dir": "\ud800"}, "unicode"),
-        ({"data_dir": "x" * 3_000}, "2000"),
-        ({"loss_scale": "static"}, "dynamic"),
-        ({"channels_last": 1}, "boolean"),
-        ({"model": "resnet19"}, "resnet18"),
-        ({"model": "resnet19", "image_width": 64}, "resnet18"),
-        ({"model": "bert", "layers": 1}, "lstm"),
-        ({"batchsize": 4}, "did you mean batch_size?"),
-    ],
+    [*CASES["wrong values"], ({"lr": 10**400}, "number"), ({"data_dir": "x" * 3_000}, "2000")],
     ids=lambda given: str(given)[:40].encode("ascii", "replace").decode(),
 )
 def test_a_wrong_value_is_named_in_one_sentence(wrong, hint):
@@ -158,21 +126,7 @@ def test_a_misspelt_name_or_odd_cell_stops(cells, says):
         check_parameters("cifar_resnet", namespace(*cells))
 
 
-TYPES = [
-    ("layers: int = 2", 3, 2.5),
-    ("width: float = 1", 0.5, "wide"),
-    ("rate = 0.5", 1, "fast"),
-    ("layers: Count = 2", 1, 0),
-    ("share: Share = 0.5", 0.0, 1.0),
-    ("causal: bool = True", False, 1),
-    ("name: str = 'a'", "b", 3),
-    ("betas: list = [0.9, 0.99]", [1], "x"),
-    ("kind = 'a'  # type: Literal[a,b-c] which", "b-c", "c"),
-    ("kind: 'Literal[a, b]' = 'a'", "b", "c"),
-    ("unknown: Tensor = 2", 3, "x"),  # an annotation of another's, so that the value tells the type
-    ("anything = None", {"a": [1]}, object()),
-    ("lr: float = 3", 0.1, 0.0),  # a common parameter keeps its rule
-]
+TYPES = [*CASES["types of a cell"], ("anything = None", {"a": [1]}, object())]
 
 
 @pytest.mark.parametrize("line, right, wrong", TYPES, ids=[line for line, *_ in TYPES])

@@ -123,6 +123,5 @@ def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
     effects = Effects(HTMLExporter().from_filename(tmp_path / "out.ipynb")[0])
     assert effects.found == []
     for name in ("metric-name", "kernel-family-fractions", "reason"):
-        assert f"<script>alert('{name}')" in effects.text, name
-        assert f"onerror=alert('{name}')" in effects.text, name
-        assert f"(javascript:alert('{name}')" in effects.text, name
+        for before in ("<script>", "onerror=", "(javascript:"):
+            assert f"{before}alert('{name}')" in effects.text

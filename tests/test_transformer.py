@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import experiment_of, refuses, run_cells, settings_of
+from conftest import CASES, experiment_of, refuses, run_cells, settings_of
 from plain_gpt import PlainGpt, plain_losses
 
 from mixed_precision_study.parameters import PLANNED_ENV
@@ -151,13 +151,7 @@ def test_seeds_of_one_process_train_as_alone(monkeypatch):
 
 @pytest.mark.parametrize(
     "given, says",
-    [
-        ({"width": 65}, "multiple of 64"),
-        ({"loss_chunks": 3}, "loss_chunks"),
-        ({"dataset": "no.txt"}, "no.txt"),
-        ({"context": 4_000}, "too few"),
-        ({"attention": "fast"}, "cudnn"),
-    ],
+    CASES["wrong transformers"],
 )
 def test_a_wrong_value_is_one_sentence(given, says):
     with refuses(says):

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import CASES, ROOT
 from diagnosis_cases import (
     DEVICE,
     MISTAKES,
@@ -605,39 +605,11 @@ def test_the_line_of_a_wait_is_found_in_the_profiler_s_stacks():
     assert set(places[2:]) == {f"test_diagnose.py:{line + 3}"}
 
 
-REFUSED = {"kernel": "math", "flash": "A mask.", "cudnn": "A mask."}
-GROWS = [2**30, 2**30 + 25 * 2**20, 2**30 + 50 * 2**20]
-ON_A_GPU = [
-    ("waits", {"reads": ["train.py:3"]}),
-    ("scale is 0", {"scales": [[0.0, 0.0]]}),
-    (
-        None,
-        {
-            "scales": [
-                [1024.0, 2048.0],
-                [65536.0, 32768.0, 32768.0],
-                [8192.0, 4096.0, 2048.0, 1024.0],
-            ]
-        },
-    ),
-    (
-        "TF32 off",
-        {"matmul_switch": "none", "flops": {("addmm", "float32"): 9.0, ("conv2d", "float32"): 1.0}},
-    ),
-    (None, {"matmul_switch": "none", "flops": {("conv2d", "float32"): 9.0}}),
-    (None, {"matmul_switch": "ieee", "flops": {("addmm", "float32"): 9.0}}),
-    ("slow attention", {"matmul_switch": "tf32", "found": {"slow attention": REFUSED}}),
-    (None, {"matmul_switch": "", "found": {"slow attention": REFUSED}}),
-    ("memory not pinned", {"step_ms": 10.0, "pageable_ms": 2.0}),
-    (None, {"step_ms": 10.0, "pageable_ms": 0.05}),
-    ("memory grows", {"in_use": GROWS}),
-    (None, {"in_use": [GROWS[0], GROWS[2], GROWS[1]]}),
-]
-
-
-@pytest.mark.parametrize("rule, fields", ON_A_GPU)
+@pytest.mark.parametrize("rule, fields", CASES["seen on a gpu"])
 def test_what_a_gpu_shows_is_named_alone_where_it_is_a_mistake(rule, fields):
-    assert [found for found, _ in find_mistakes(Diagnosis(**fields))] == [rule] * (rule is not None)
+    flops = {(name, dtype): number for name, dtype, number in fields.get("flops", ())}
+    seen = Diagnosis(**fields | {"flops": flops})
+    assert [found for found, _ in find_mistakes(seen)] == [rule] * (rule is not None)
 
 
 def test_where_nothing_was_looked_at_no_loop_is_called_sound():

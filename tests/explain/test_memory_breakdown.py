@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 import torch
+from conftest import CASES
 from explained_training import MIB, compute_loss, made_batches, make_record, make_trainer, random
 
 from mixed_precision_study.explain.memory_breakdown import (
@@ -81,18 +82,7 @@ MEASURED |= {"device_used_mib": 2100.0, "device_used_before_mib": 300.0}
 
 @pytest.mark.parametrize(
     "changed, why, rest, error",
-    [
-        ({}, None, 730, 1700 / 1800 - 1),  # peak, slack and context of what was used
-        ({"ledger_context_mib": None}, "what others used before the run is not known", 730, None),
-        ({"device_used_mib": None, "device_memory_reason": "no NVML"}, "no NVML", 730, None),
-        ({"ledger_gradients_mib": 820.0}, None, 0, 1700 / 1800 - 1),
-        (
-            {"ledger_gradients_mib": 9000.0},
-            "the known parts take 9,180 MiB, more than the peak",
-            None,
-            None,
-        ),
-    ],
+    CASES["rest of the peak"],
 )
 def test_the_rest_of_the_peak_is_activations_or_has_a_reason(changed, why, rest, error):
     record = make_record(**{**MEASURED, **changed})

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import CASES
 from explained_training import made_batches, make_record, make_trainer, random
 from torch import nn
 from torch.nn import functional
@@ -190,12 +191,7 @@ def misaligned_share(work):
 
 @pytest.mark.parametrize(
     "a, b, misaligned",
-    [
-        ((4, 656), (656, 8), False),
-        ((4, 650), (650, 8), True),  # the rows of the first
-        ((4, 656), (656, 10), True),  # the rows of the second
-        ((5, 656), (656, 8), False),  # how many rows there are does not matter
-    ],
+    CASES["shapes of products"],
 )
 def test_a_matmul_is_misaligned_by_the_length_of_its_rows(a, b, misaligned):
     assert misaligned_share(lambda: random(*a) @ random(*b)) == misaligned
@@ -207,14 +203,7 @@ def test_a_matmul_is_misaligned_by_the_length_of_its_rows(a, b, misaligned):
 
 @pytest.mark.parametrize(
     "channels, out, groups, misaligned",
-    [
-        (8, 16, 1, False),
-        (3, 16, 1, True),  # an image's three colours
-        (8, 20, 1, True),
-        (32, 32, 32, False),  # depthwise: one channel for each group is no misfit
-        (12, 12, 12, True),  # but twelve channels are
-        (32, 32, 8, True),  # grouped, four channels for each
-    ],
+    CASES["channels of convolutions"],
 )
 def test_a_convolution_is_misaligned_by_its_channels(channels, out, groups, misaligned):
     image, weight = (

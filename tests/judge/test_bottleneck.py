@@ -44,11 +44,7 @@ def test_only_what_is_not_done_yet_is_to_be_tried(code, precision, parameters, r
 
 @pytest.mark.parametrize(
     ("families", "remedies"),
-    [
-        ([["depthwise convolution", 0.06], ["layout change", 0.05]], ["channels_last", "compile"]),
-        ([["matmul", 0.4], ["convolution", 0.09]], ["compile"]),  # as in a ViT
-        ([["matmul", 0.4], ["normalisation", 0.6]], ["compile"]),  # as in GPT-2
-    ],
+    CASES["layouts"],
 )
 def test_the_layout_is_to_be_tried_where_convolutions_take_time(families, remedies):
     record = flat("amp_fp16", {"channels_last": False}, kernel_family_fractions=families)
@@ -57,14 +53,7 @@ def test_the_layout_is_to_be_tried_where_convolutions_take_time(families, remedi
 
 @pytest.mark.parametrize(
     ("capability", "remedies"),
-    [
-        (None, ["tensor_cores"]),
-        ("12.0", ["tensor_cores"]),
-        ("8.0", ["tensor_cores"]),
-        ("7.5", ["fp16_cores"]),
-        ("7.0", ["fp16_cores"]),
-        ("6.1", []),
-    ],
+    CASES["cores"],
 )
 def test_only_what_the_card_can_do_is_to_be_tried(capability, remedies):
     record = flat("fp32", {}) | {"compute_capability": capability}

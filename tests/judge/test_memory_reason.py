@@ -1,7 +1,7 @@
 """Why memory did not go down, from the parts at its peak."""
 
 import pytest
-from made_up_runs import flat
+from made_up_runs import CASES, flat
 
 from mixed_precision_study.judge.memory_reason import memory_reason
 
@@ -22,12 +22,7 @@ def run(precision, *sizes, **fields):
 
 @pytest.mark.parametrize(
     ("before", "after", "code", "share"),
-    [
-        ((100, 100, 200, 40), (100, 100, 200, 20), "weights", 400 / 420),
-        ((10, 10, 10, 60, 400), (10, 10, 10, 30, 400), "data_set", 400 / 460),
-        ((60, 60, 60, 40, 180), (60, 60, 60, 20, 180), "weights_and_data", 360 / 380),
-        ((10, 10, 10, 340), (10, 10, 10, 350), "activations", 350 / 380),
-    ],
+    CASES["memory"],
 )
 def test_the_largest_part_is_the_reason(before, after, code, share):
     reason = memory_reason(run("amp_fp16", *after), run("fp32", *before))

@@ -4,6 +4,7 @@ import types
 from unittest.mock import Mock
 
 import pytest
+from conftest import CASES
 from made_up_nvml import THIS, NvmlError, absent, fails, fake_nvml
 
 from mixed_precision_study.measure import nvml
@@ -123,9 +124,6 @@ def test_others_are_all_but_this_process(pids, own_is_there, others):
     assert others_of(pids, own_is_there) == others
 
 
-FAULT = "CUDA error: unspecified launch failure"
-
-
 def pretend_used(monkeypatch, state):
     """Let so many MiB of the only GPU be used, or NVML answer with the error of that number
     where it is negative.
@@ -140,15 +138,7 @@ def pretend_used(monkeypatch, state):
 
 @pytest.mark.parametrize(
     "state, text, answered, lost",
-    [
-        (-15, "anything", True, True),  # NVML_ERROR_GPU_IS_LOST
-        (-6, "anything", True, True),  # NVML_ERROR_NOT_FOUND
-        (10, FAULT, True, False),  # the GPU answers, so the program is at fault
-        (-999, FAULT, True, True),  # it no longer answers
-        (-999, FAULT, False, False),  # it never did
-        (-999, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", False, True),
-        (-999, "ValueError: no such layer", True, False),
-    ],
+    CASES["failures on a gpu"],
 )
 def test_lost_gpu_is_known_from_other_failures(monkeypatch, state, text, answered, lost):
     pretend_used(monkeypatch, state)

@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from conftest import CASES
 from made_up_nvml import fake_nvml
 from small_training import CPU
 from torch.nn import functional
@@ -116,13 +117,7 @@ def test_what_nvml_does_not_tell_is_no_caution(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     "state, warning",
-    [
-        ({"pids": (-5,)}, "another process"),
-        ({"EnforcedPowerLimit": 250_000}, "power cap"),
-        ({"fp16": "a convolution is wrong"}, "a convolution is wrong"),
-        ({"blocking": "1"}, "CUDA_LAUNCH_BLOCKING"),
-        ({"CurrentClocksThrottleReasons": 0x4 | 0x40 | 0x1}, "power cap, thermal, hardware"),
-    ],
+    CASES["cautions"],
 )
 def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
     pretend_gpu(monkeypatch, **state)
@@ -147,11 +142,7 @@ def test_an_old_card_can_fp16_where_it_is_right(monkeypatch, capsys, fp16, able,
 
 @pytest.mark.parametrize(
     "asked, runner, left",
-    [
-        (["fp32", "tf32", "amp_fp16", "amp_bf16"], "", ["fp32", "amp_fp16"]),
-        (["fp32", "tf32", "amp_fp16", "amp_bf16"], "7", ["fp32", "tf32", "amp_fp16", "amp_bf16"]),
-        (["amp_bf16"], "", ["amp_bf16"]),  # its record says why
-    ],
+    CASES["precisions on a t4"],
 )
 def test_a_t4_is_asked_for_neither_tf32_nor_bf16(monkeypatch, capsys, asked, runner, left):
     """But run_all.py, which plans a record of each, leaves out what the card lacks by itself."""

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import CASES
 from small_training import make_record
 
 from mixed_precision_study.measure.timing import (
@@ -41,9 +42,7 @@ def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
     assert waits == [0.25, 0.5, 1.0, 0.5]  # the last is the time to learn that there are no more
 
 
-@pytest.mark.parametrize(
-    "steps, blocks, sizes", [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])]
-)
+@pytest.mark.parametrize("steps, blocks, sizes", CASES["blocks of an epoch"])
 def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
     step_ms = [1.5 * number for number in range(steps)]
     edges = [0, *itertools.accumulate(sizes)]

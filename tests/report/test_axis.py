@@ -8,7 +8,7 @@ import math
 import made_up_records as made_up
 import pytest
 import yaml
-from conftest import refuses
+from conftest import CASES, refuses
 from drawn_reports import all_parts, failures_in, write_all
 
 from mixed_precision_study.report.section import Cards, Chart, File, Table
@@ -91,12 +91,7 @@ def test_each_precision_is_a_comparison_of_its_own(tmp_path):
 
 @pytest.mark.parametrize(
     "axis, base, arms",
-    [
-        ("units", 8, ["8", "16", "128"]),  # numbers in their order
-        ("dropout", 0, ["0", "0.25", "0.5"]),
-        ("checkpoint", False, ["false", "true"]),
-        (["precision", "attention"], ["tf32", "math"], ["tf32, math", "amp_bf16, flash"]),
-    ],
+    CASES["arms"],
 )
 def test_an_arm_is_a_number_a_switch_or_several_settings(tmp_path, axis, base, arms):
     settings = axis if isinstance(axis, list) else [axis]

@@ -25,7 +25,7 @@ def run(precision, seconds=3.0, repeat=0, seed=0, **fields):
 HOSTS = (2.0, 3.0, 8.0, 4.0, 2.0)  # ratios, each of two processes that scatter
 
 
-def test_from_five_hosts_on_an_interval_of_eager_times_is_over_hosts():
+def test_from_five_hosts_on_an_eager_interval_is_over_hosts():
     """With three or four they have a range, and graphs an interval, as committed pages say."""
     pairs = []
     for (host, one), part in itertools.product(enumerate(HOSTS), (1.1, 1 / 1.1)):

@@ -2,6 +2,7 @@
 
 import made_up_records as made_up
 import pytest
+from conftest import CASES
 
 from mixed_precision_study.report import settings
 from mixed_precision_study.store.record import flat_record
@@ -9,14 +10,7 @@ from mixed_precision_study.store.record import flat_record
 
 @pytest.mark.parametrize(
     "own, base, outcome",
-    [
-        ([4.0] * 3, [4.0] * 3, "within"),
-        ([4.03] * 3, [4.0] * 3, "outside"),
-        # equal runs differ by more than the distance from the bar
-        ([4.03, 4.03, 4.05], [4.0] * 3, "inconclusive"),
-        ([4.0] * 2, [4.0] * 3, "fewer than three runs"),
-        ([], [4.0], None),
-    ],
+    CASES["losses beside a bar"],
 )
 def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
     def runs_of(losses):

@@ -7,6 +7,7 @@ import sys
 from unittest.mock import Mock
 
 import pytest
+from conftest import CASES
 from tiny_suite import (
     LIGHT,
     call,
@@ -125,27 +126,7 @@ def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source,
     assert not survivors(tmp_path)
 
 
-WRONG = {  # each gets one sentence that names what is wrong, and nothing is written
-    "--batch-size": ["one", "--batch-size", "3"],
-    "gpu_only": ["gpu_only"],
-    "--gpus": ["one", "--ray", "auto", "--gpus", "0"],
-    "--jobs 0": ["one", "--jobs", "0"],
-    "--timeout 0": ["one", "--timeout", "0"],
-    "file": ["one", "--output-dir", "file/below/it"],
-    "csv_path ": ["one", "-p", "tiny.csv_path", "folder"],
-    "a link": ["one", "--output-dir", "linked"],
-    "more than": ["one", "--fresh", "--output-dir", "."],
-    "home": ["one", "--fresh", "--output-dir", "home"],
-    "cifar": ["--parameters", "cifar"],
-    "absent": ["one/absent", "--studies", "absent.yaml"],
-    "untagged": ["one/untagged", "--studies", "untagged.yaml"],
-    "deep": ["one/deep", "--studies", "deep.yaml"],
-}
-
-
-@pytest.mark.parametrize(
-    "named, words", WRONG.items(), ids=[" ".join(words)[:50] for words in WRONG.values()]
-)
+@pytest.mark.parametrize("named, words", CASES["wrong requests"].items())
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()

@@ -5,7 +5,7 @@ CPU.
 import types
 
 import pytest
-from conftest import refuses
+from conftest import CASES, refuses
 from made_up_nvml import fake_nvml
 
 from mixed_precision_study.runner import batch, devices
@@ -26,18 +26,7 @@ def two_gpus(monkeypatch):
 
 @pytest.mark.parametrize(
     "setting, seen",
-    [
-        *(
-            (None, [0, 1]),
-            ("1", [1]),
-            ("1,0", [1, 0]),
-            ("GPU-11", [1]),
-            ("", []),
-            ("-1", []),
-            ("0,7,1", [0]),
-        ),
-        ("MIG-x/1/0", ["MIG-x/1/0"]),
-    ],
+    CASES["visible devices"],
 )
 def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
     if setting is not None:

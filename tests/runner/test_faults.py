@@ -20,7 +20,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
-from conftest import on_request, read_json
+from conftest import CASES, on_request, read_json
 from made_up_nvml import NvmlError, fake_nvml
 from tiny_suite import (
     ACT,
@@ -41,18 +41,7 @@ from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.store.record import load
 
-ENDS = {  # {mode: (status, part of the reason, or None)}
-    "ok": ("ok", None),
-    "kill": ("killed", "kernel"),
-    "kill_papermill": ("killed", "papermill was ended by SIGKILL"),
-    "stop": ("failed", "model is 'x'; possible are tiny and small."),
-    "fail": ("failed", "ValueError: no such layer"),
-    "silent": ("failed", "record"),
-    "late": ("ok", None),
-    "memory": ("killed", "memory"),  # each of the last three would disturb the others
-    "hang": ("timeout", "--timeout"),
-    "stall": ("timeout", "step 30/40"),
-}
+ENDS = CASES["ends"]
 STUDIES = {
     "ends": [
         *(entry(mode) for mode in list(ENDS)[:-3]),
@@ -502,11 +491,7 @@ def test_a_run_that_found_no_gpu_is_failed(suite, tmp_path, gpus, light):
 
 @pytest.mark.parametrize(
     "count, gone, mode, ends",
-    [
-        (1, (), "lost", ["failed"] * 2),  # the other run waits for a GPU
-        (1, (0,), "ok", []),
-        (3, (0, 1), "ok", ["ok"] * 4),  # what waited for a GPU that is lost goes to another
-    ],
+    CASES["gpus that are lost"],
 )
 def test_without_a_gpu_the_rest_waits(
     suite, tmp_path, gpus, light, capsys, count, gone, mode, ends

@@ -51,6 +51,10 @@ def spare_the_report(folder):
     write_notebook(folder / "summary.ipynb", 'records_dir = "."', "1")
 
 
+def sources():
+    return sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
+
+
 def records_in(folder):
     return {path.name: records.load(path) for path in (folder / "out").glob("gpt-*.json")}
 
@@ -60,7 +64,7 @@ def records_in(folder):
 def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     write_gpt(tmp_path, door)
     spare_the_report(tmp_path)
-    before = sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
+    before = sources()
     done = run_all(tmp_path, "own", "-p", "layers", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     found = records_in(tmp_path)
@@ -71,7 +75,7 @@ def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
     assert {
         (one.settings["layers"], one.settings["width"], one.notebook) for one in found.values()
     } == {(3, 32, "gpt")}
-    assert sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py")) == before
+    assert sources() == before
     again = run_all(tmp_path, "own", "-p", "layers", "3")
     assert "2 are finished already" in again.stdout and records_in(tmp_path).keys() == found.keys()
 

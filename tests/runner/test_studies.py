@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from conftest import NOTEBOOKS, ROOT, refuses
+from conftest import CASES, NOTEBOOKS, ROOT, refuses
 
 from mixed_precision_study.report.files import study_of
 from mixed_precision_study.runner.plan import plan
@@ -60,20 +60,7 @@ ENTRY = {"notebook": "cifar_resnet"}
 
 @pytest.mark.parametrize(
     "study, where",
-    [
-        ("[]", "mine"),
-        ("{runs: []}", "`runs`"),
-        ("{runs: [{notebook: a}], interleave: true}", "`interleave`"),
-        ("{runs: [{notebook: a}], show: {ovr: units}}", "ovr"),
-        ("{runs: [{notebook: a}, a]}", "entry 2"),
-        ("{runs: [{notebook: ../other}]}", "`notebook`"),
-        ("{runs: [{notebook: a, sweep: {lr: []}}]}", "`lr`"),
-        ("{runs: [{notebook: a, sweep: {precisions: [[fp32]]}}]}", "`precisions`"),
-        ("{runs: [{notebook: a}, {notebook: a, cpu: {repeat: 1}}]}", "entry 2 of"),
-        ("{runs: [{notebook: a, ways: []}]}", "`ways`"),
-        # a notebook has read it when the second way begins
-        ("{runs: [{notebook: a, ways: [{}, {batch_size: 64}]}]}", "`batch_size`"),
-    ],
+    CASES["wrong studies"],
 )
 def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path):
     (tmp_path / "s.yaml").write_text(f"mine: {study}")
@@ -177,13 +164,7 @@ def own_study(folder, said):
 
 @pytest.mark.parametrize(
     "said, base, interleaved",
-    [
-        ("axis: checkpointing", ["none"], True),  # the first value of the sweep
-        ("axis: checkpointing, base: blocks", "blocks", True),
-        ("axis: checkpointing, interleaved: false", ["none"], False),
-        ("axis: precision, base: tf32", "tf32", None),
-        ("", None, None),
-    ],
+    CASES["axes of studies"],
 )
 def test_a_study_says_its_axis_and_base(tmp_path, said, base, interleaved):
     study = own_study(tmp_path, said)

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import refuses, settings_of
+from conftest import CASES, refuses, settings_of
 from made_up_data import assert_equal_batches, save_image, write_csv
 
 from mixed_precision_study.tasks import elpv
@@ -45,20 +45,7 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
 
 @pytest.mark.parametrize(
     "text, problem",
-    [
-        ("path;image;label\n.;0.png;0,5", "line 2.*path;image;label"),
-        ("path,image,label", "no rows"),
-        ("path,image,label\nimg,0.png,0.5,1,2,3", "line 2"),
-        ("path,image,label\nimg,0.png,0.5\n,0.png,0.5", "line 3"),
-        *(
-            (f"path,image,label\n.,a.png,1\n.,a.png,{wrong}", "line 3")
-            for wrong in ("high", "inf", "nan", "")
-        ),
-        ("path,image,label\n.,a.png,1e39", "line 2.*1e39"),  # no fp32 number
-        ("path,image,label\n.,a.png", "line 2"),
-        (b"\xff\xfe\xff", "cannot be read"),
-        (None, "cannot be read"),
-    ],
+    [*CASES["wrong csv"], (b"\xff\xfe\xff", "cannot be read")],
 )
 def test_a_wrong_csv_stops_with_its_name_and_the_place(tmp_path, text, problem):
     path = tmp_path / "mine.csv"

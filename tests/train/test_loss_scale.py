@@ -8,7 +8,7 @@ import types
 
 import pytest
 import torch
-from conftest import seeded
+from conftest import CASES, seeded
 from explained_training import Weights, linear_loss, make_record
 from explained_training import make_trainer as trainer_of
 from small_training import CPU, SCALED, sgd_trainer
@@ -81,13 +81,7 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
 
 @pytest.mark.parametrize(
     "precision, loss_scale, own, scale",
-    [
-        *((name, "dynamic", False, None) for name in ("fp32", "amp_bf16", "o3_fp16")),
-        ("tf32", 64, True, None),
-        ("amp_fp16", "dynamic", False, 65536.0),
-        ("o2_fp16", "dynamic", True, 65536.0),
-        *((name, 64, True, 64.0) for name in ("amp_fp16", "o2_fp16", "o3_fp16")),
-    ],
+    CASES["scalers"],
 )
 def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_scale, own, scale):
     scalers = [make_scaler(precision, loss_scale, CPU, on_device) for on_device in (False, True)]
@@ -136,18 +130,10 @@ def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
 
 @pytest.mark.parametrize(
     "values, scale, fraction",
-    [
-        # The smallest number of fp16 is 2^-24; 2^-25 lies halfway to 0 and is rounded to it.
-        ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1.0, 3 / 5),
-        ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1024.0, 0),
-        ([2**-24, 2**-35, -(2**-36), 2**-34], 1024.0, 2 / 4),
-        ([0.0, 0.0, 1.0, 2**-30], 1.0, 1 / 2),  # elements that are 0 are not counted
-        ([0.0, 0.0], 1.0, 0),
-        ([1.0, 2.0], 2.0**20, 0),  # what overflows is not lost to 0
-    ],
+    CASES["lost in fp16"],
 )
 def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
-    gradients = torch.tensor(values)
+    gradients = torch.tensor(values) * 2**-24
     assert flush_fraction([gradients], scale) == pytest.approx(fraction)
     # over all tensors
     assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import experiment_of, refuses, run_cells
+from conftest import CASES, experiment_of, refuses, run_cells
 from small_training import Words, sgd_trainer, text, word_loss
 
 from mixed_precision_study import compare
@@ -114,16 +114,7 @@ def test_the_compiler_gets_its_budget():
 
 @pytest.mark.parametrize(
     "given, says",
-    [
-        ({"optimizer_in_backward": True, "clip": 1.0}, "clip to 0"),
-        ({"optimizer_in_backward": True, "micro_batches": 2}, "part of the batch"),
-        ({"memory_budget": 0.3}, "torch.compile"),
-        ({"memory_budget": 0.3, "checkpointing": 1, "execution": "compile"}, "one of them"),
-        ({"offload": True, "execution": "compile"}, "eager"),
-        ({"checkpointing": 1, "execution": "cuda_graph"}, "compile_cuda_graph"),
-        ({"micro_batches": 3}, "3 divides"),
-        ({"micro_batches": 2, "batch_size": "max"}, "2 divides"),
-    ],
+    CASES["remedies that exclude each other"],
     ids=str,
 )
 def test_remedies_that_exclude_each_other_are_one_sentence(given, says):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import experiment_of
+from conftest import CASES, experiment_of
 from plain_gpt import PlainGpt, plain_losses
 
 from mixed_precision_study.explain.memory_breakdown import bytes_of
@@ -16,18 +16,7 @@ from mixed_precision_study.train.precision import set_fp32_precision
 SMALL = {"dataset": "synthetic", "width": 64, "layers": 1, "context": 16, "batch_size": 4}
 SMALL |= {"epochs": 1, "max_steps": 12, "lr": 0.0003, "vocabulary": 64}
 FP32, BF16 = torch.float32, torch.bfloat16
-RECIPES = {  # (precision, moments, rounding): bytes of a parameter with its gradient and all kept
-    ("tf32", "as_weights", "nearest"): 16,
-    ("amp_bf16", "as_weights", "nearest"): 16,
-    ("amp_fp16", "as_weights", "nearest"): 16,
-    ("amp_bf16", "bf16", "nearest"): 12,
-    ("bf16_true", "as_weights", "nearest"): 8,
-    ("bf16_true", "fp32", "nearest"): 12,
-    ("bf16_true", "bf16", "stochastic"): 8,
-    ("bf16_true", "fp32", "stochastic"): 12,
-    ("bf16_true", "as_weights", "kahan"): 10,
-    ("bf16_true", "fp32", "fp32_copy"): 16,
-}
+RECIPES = {(*recipe,): size for *recipe, size in CASES["recipes"]}
 
 
 class PlainAdamW(torch.optim.Optimizer):
