@@ -5,13 +5,11 @@ through trace.py.
 import itertools
 import json
 import math
-import platform
 import re
 import subprocess
 import sys
 
 import pytest
-import torch
 from conftest import ENVIRONMENT, EXPERIMENTS, ROOT, read_json
 from golden import trace
 
@@ -28,11 +26,7 @@ def by_notebook(pattern):
 
 
 ON_CPU, ON_GPU = by_notebook("cpu*.json"), by_notebook("gpu*.json")
-HERE = {
-    "torch": torch.__version__,
-    "cpu": platform.machine(),
-    "capability": torch.backends.cpu.get_cpu_capability(),
-}
+HERE = trace.cpu_and_torch()
 NEAR_STEPS, NEAR = 5, 0.02  # elsewhere sums have another order, and a training soon magnifies that
 # from the second step on: two CPUs with bf16 instructions were 9% apart in the third
 NEAR_IN_16_BITS = 0.25

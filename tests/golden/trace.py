@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -139,10 +140,19 @@ def trace_step_by_step(root, notebook, precision, execution):
     return {"steps": rows, "weights": hashlib.sha256(weights).hexdigest()[:16]}
 
 
+def cpu_and_torch():
+    """Return what decides the order of sums on a CPU: two with AVX-512 may differ in the rest."""
+    file = Path("/proc/cpuinfo")
+    flags = re.findall(r"^flags\s*:(.*)$", file.read_text(), re.MULTILINE) if file.exists() else []
+    flags = sorted(set(" ".join(flags).split()))
+    machine = {"torch": torch.__version__, "cpu": platform.machine()}
+    machine["capability"] = torch.backends.cpu.get_cpu_capability()
+    return machine | {"flags": hashlib.sha256(" ".join(flags).encode()).hexdigest()[:8]}
+
+
 def all_traces(root, notebooks, modes, executions):
     """Return {"machine": ..., "notebook/mode/execution": trace}."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    machine = {"torch": torch.__version__, "cpu": platform.machine(), "capability": capability}
+    machine = cpu_and_torch()
     machine["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     traces = {"machine": machine}
     for notebook, execution, mode in itertools.product(notebooks, executions, modes):
