@@ -2,8 +2,9 @@
 
     python benchmarks/gpt_limit.py FOLDER --nanogpt CHECKOUT
 
-Each rung trains the GPT of transformer.ipynb in a process of its own. Those of one group load and
-compile at the same time, and then each is timed alone. FOLDER/limit.csv has a row for each rung:
+Each rung trains the GPT of transformer.ipynb in a process of its own, one after the other, because
+several that compiled at the same time did not all end on an H200. So give each GPU some of them
+(--rungs). FOLDER/phases.txt says how far each came, and FOLDER/limit.csv has a row for each rung:
 
 - milliseconds of a step (the median of five times 20 steps), tokens per second and peak memory
 - MFU, which is the arithmetic of the model over that of the data sheet's peak (dense bf16, 989
@@ -45,24 +46,19 @@ SIZE |= {"execution": "compile_cuda_graph", "precisions": ["amp_bf16"], "dataset
 # what the notebook itself takes without a GPU
 TINY = {"width": 64, "layers": 2, "context": 64, "batch_size": 4, "vocabulary": 256}
 FIRST, TIMED, BLOCKS = 12, 20, 5  # steps
-GROUPS = (  # a rung, and in what its parameters differ; each group fits into 140 GB at once
-    {
-        "eager": {"execution": "eager"},
-        "compiled": {"execution": "compile"},
-        "compiled CUDA graph": {},
-        "vocabulary of 50,257": {"vocabulary": 50257},
-        "FlashAttention": {"attention": "flash"},
-        "nanoGPT, compiled": {"execution": "compile"},
-    },
-    {
-        "batch 16": {"batch_size": 16},
-        "batch 32": {"batch_size": 32},
-        "batch 32, logits in 8 parts": {"batch_size": 32, "loss_chunks": 8},
-        "batch 32, fp8": {"batch_size": 32, "precisions": ["fp8"]},
-    },
-    {"batch 32, max-autotune": {"batch_size": 32, "compile_mode": "max-autotune-no-cudagraphs"}},
-)
-RUNGS = {name: changes for group in GROUPS for name, changes in group.items()}
+RUNGS = {  # in what the parameters of each differ
+    "eager": {"execution": "eager"},
+    "compiled": {"execution": "compile"},
+    "compiled CUDA graph": {},
+    "vocabulary of 50,257": {"vocabulary": 50257},
+    "FlashAttention": {"attention": "flash"},
+    "nanoGPT, compiled": {"execution": "compile"},
+    "batch 16": {"batch_size": 16},
+    "batch 32": {"batch_size": 32},
+    "batch 32, logits in 8 parts": {"batch_size": 32, "loss_chunks": 8},
+    "batch 32, fp8": {"batch_size": 32, "precisions": ["fp8"]},
+    "batch 32, max-autotune": {"batch_size": 32, "compile_mode": "max-autotune-no-cudagraphs"},
+}
 FIELDS = ("rung", "ms", "tokens_per_second", "mfu", "peak_gib", "first_losses", "attention")
 FIELDS += ("families_ms", "gpu")
 
@@ -129,7 +125,6 @@ def measure(rung: str, options: argparse.Namespace) -> Iterator[dict]:
     every = cycle_batches(batches)
     note("built")
     losses = [step(next(every)).item() for _ in range(FIRST)]
-    torch.cuda.empty_cache()  # which others need meanwhile
     note("compiled")
     wait_for_turn()
     note("its turn")
@@ -185,18 +180,17 @@ def main() -> None:
     rows: list[dict] = []
     words = [sys.executable, __file__, str(options.folder), *(["--tiny"] if options.tiny else [])]
     words += ["--nanogpt", str(options.nanogpt.resolve())] if options.nanogpt else []
-    for group in GROUPS:
-        names = [name for name in group if re.search(options.rungs, name)]
-        names = [name for name in names if options.nanogpt or "nanoGPT" not in name]
-        outputs = by_turns([[*words, "--one", name] for name in names])
-        for name, (output, error) in zip(names, outputs, strict=True):
-            last = (output.strip().splitlines() or [""])[-1]
-            if not last.startswith("{"):
-                print(f"{name}: {error}", flush=True)
-                continue
-            rows.append(json.loads(last))
-            write_rows(options.folder / "limit.csv", rows, FIELDS)
-            print(*(rows[-1].get(field, "") for field in FIELDS[:-1]), sep=" | ", flush=True)
+    for name in RUNGS:
+        if not re.search(options.rungs, name) or ("nanoGPT" in name and not options.nanogpt):
+            continue
+        ((output, error),) = by_turns([[*words, "--one", name]])
+        last = (output.strip().splitlines() or [""])[-1]
+        if not last.startswith("{"):
+            print(f"{name}: {error}", flush=True)
+            continue
+        rows.append(json.loads(last))
+        write_rows(options.folder / "limit.csv", rows, FIELDS)
+        print(*(rows[-1].get(field, "") for field in FIELDS[:-1]), sep=" | ", flush=True)
 
 
 if __name__ == "__main__":
