@@ -217,10 +217,10 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     """Draw one model: its name, what the dots are, and for each row its name, the base's
     seconds, and the dots.
     """
-    # a label that has no room beside its dot takes a line
-    taken = [1 if beside(dot, limits)[0] else 2 for dot in panel.itertuples()]
-    panel = panel.assign(taken=taken)
-    lines = 1.5 * panel.row.nunique() + sum(taken)
+    places = [place_of_label(dot, limits) for dot in panel.itertuples()]
+    panel = panel.assign(**dict(zip(("side", "start"), zip(*places, strict=True), strict=True)))
+    panel["taken"] = 2 - panel.side.abs()  # a label that has no room beside its dot takes a line
+    lines = 1.5 * panel.row.nunique() + panel.taken.sum()
     figure, axes = framed(panel.panel.iloc[0], panel.about.iloc[0], LINE_HIGH * (lines + 1))
     axes.set(xscale="log", xlim=limits, ylim=(lines, -1))
     prepare_ratio_axis(axes, limits)
@@ -267,7 +267,7 @@ def write_ticks(axes: Axes, ticks: Iterable[float], form: str) -> None:
     axes.set_xticks(shown, [form.format(tick) for tick in shown])
 
 
-def beside(dot: Any, limits: tuple[float, float]) -> tuple[int, float]:
+def place_of_label(dot: Any, limits: tuple[float, float]) -> tuple[int, float]:
     """Return where the label of a dot has room on an axis: (1, its left end) at the dot's right,
     (-1, its right end) at its left, or (0, 1) where neither has. A label does not cross the 1.
     """
@@ -284,7 +284,7 @@ def beside(dot: Any, limits: tuple[float, float]) -> tuple[int, float]:
 
 def draw_dot(axes: Axes, dot: Any, place: float) -> None:
     """Draw a ratio with its interval and its number, which the line at 1 does not cross. A label
-    that has no room beside its dot stands on the line above.
+    that has no room beside its dot stands on the line above; place_of_label() gave side and start.
 
     A range of machines is paler than an interval.
     """
@@ -295,13 +295,12 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
         )
     (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
     mark.set_gid(f"dot {dot.arm} {dot.row}")
-    side, start = beside(dot, axes.get_xlim())
     axes.annotate(
         dot.label,
-        (start, place) if side else (axes.get_xlim()[1], place - 1),
-        (6 * side, 0),
+        (dot.start, place) if dot.side else (axes.get_xlim()[1], place - 1),
+        (6 * dot.side, 0),
         textcoords="offset points",
-        ha="left" if side > 0 else "right",
+        ha="left" if dot.side > 0 else "right",
         va="center",
         weight="bold" if dot.strong else "normal",
         color=INK if dot.low > 1 or dot.high < 1 else SOFT,
