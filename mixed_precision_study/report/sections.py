@@ -104,8 +104,8 @@ def said_of_ratios(tables: Tables, shown: DataFrame) -> str:
     """
     arms = [arm for arm in tables.compared_arms if arm in set(shown.arm)]
     if len(tables.axis.settings) > 1:
-        ratios_of = shown.groupby("arm").ratio
-        arms = [max(arms, key=lambda arm: (ratios_of.size()[arm], ratios_of.mean()[arm]))]
+        by = ["size", "mean"]
+        arms = [*shown.groupby("arm", sort=False).ratio.agg(by).nlargest(1, by).index]
     ratios = [span(list(shown.ratio[shown.arm == arm]), "{:.1f}") for arm in arms]
     base = tables.called(shown.baseline.iloc[0])
     text = f"{tables.called(arms[0])} trains {ratios[0]} times as fast as {base}"

@@ -523,7 +523,7 @@ def told_apart(settings: dict, varied: set[str]) -> list[str]:
     apart = {name for name in varied - NAMED_APART if (name, settings.get(name)) not in UNTITLED}
     if settings.get("memory_limit_gib"):
         apart.add("memory_limit_gib")
-    # no key has a setting that is as older records trained
+    # no key has a setting that is as older records trained, but one that is on has a name
     settings = {name: ADDED[name] for name in apart if ADDED.get(name)} | settings
     labels = [setting_name(name, settings[name]) for name in sorted(apart & settings.keys())]
     plain = [one for one in labels if not one.startswith(IDENTITY)]
