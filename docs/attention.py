@@ -1,5 +1,6 @@
 """How much of a Transformer's gain is attention: the table and the picture of its answer."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +41,11 @@ BARS = {  # of the picture: an arm, and what it is called
 PARTS = {"attention": COLOURS["amp_fp16"], "all else": COLOURS["tf32"]}
 
 
+@functools.cache
+def tables_in(outputs: Path) -> Tables:
+    return read_tables(outputs / FOLDER)
+
+
 def by_context(tables: Tables) -> Iterator[tuple[int, int]]:
     """Yield (context, number of its comparison) of the timed GPT, the shortest context first."""
     settings = pd.DataFrame([*tables.comparisons.settings], tables.comparisons.index)
@@ -63,7 +69,7 @@ def interactions(tables: Tables) -> dict[int, str]:
 
 def table_of(outputs: Path) -> str:
     """Return the table of the answer page: gains at each context, one row for each order."""
-    tables = read_tables(outputs / FOLDER)
+    tables = tables_in(outputs)
     contexts = dict(by_context(tables))
     cells = {
         (one.comparison, one.arm, one.base): cell_of(one) for one in tables.ratios.itertuples()
@@ -80,7 +86,7 @@ def bar_rows(outputs: Path) -> pd.DataFrame:
     """Return rows of draw_bars(): the milliseconds of a step, and of them those of attention, as
     a profile has them.
     """
-    tables = read_tables(outputs / FOLDER)
+    tables = tables_in(outputs)
     rows = []
     for context, number in by_context(tables):
         for arm, name in BARS.items():
@@ -91,6 +97,7 @@ def bar_rows(outputs: Path) -> pd.DataFrame:
             step = fmean(run["step_ms_median"] for run in runs)
             share = dict(profiled["kernel_family_fractions"]).get("attention", 0)
             spent = share * profiled["gpu_busy_ms_per_step"]
+            # each arm is a heading of its own, so that its bar is as wide as the panel
             row = {"name": f"Context {context:,}", "comparison": name, "run": name, "short": ""}
             row |= {"attention": spent, "all else": step - spent, "label": f"{step:.1f} ms"}
             rows.append(row | {"note": ""})
@@ -99,7 +106,7 @@ def bar_rows(outputs: Path) -> pd.DataFrame:
 
 def numbers(outputs: Path) -> dict[str, str]:
     """Return what bf16 AMP gains at the shortest and the longest context, and attention's part."""
-    tables = read_tables(outputs / FOLDER)
+    tables = tables_in(outputs)
     found = {(one.comparison, one.arm, one.base): one.ratio for one in tables.ratios.itertuples()}
     short, *_, long = (number for _, number in by_context(tables))
     orders = [found[long, *ROWS[f"attention, {order}"]] for order in ("first", "second")]

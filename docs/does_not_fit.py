@@ -65,18 +65,13 @@ LOSSES = {  # of single remedies; others do other arithmetic, or train another m
 
 def name_of(axis: Axis, arm: str) -> str:
     """Return what an arm changes of bf16 AMP in eager mode."""
-    rows = zip(axis.settings, arm.split(", "), usual_of(axis).split(", "), strict=True)
+    rows = zip(axis.settings, arm.split(", "), fit_budget.plain_of(axis).split(", "), strict=True)
     changed = [(name, value) for name, value, usual in rows if value != usual]
     names = (
         NAMES.get(f"{name} {value}", setting_name(name, TRUTH.get(value, value)))
         for name, value in changed
     )
     return " + ".join(filter(None, names)) or PLAIN
-
-
-def usual_of(axis: Axis) -> str:
-    """Return the arm that remedies are compared with: bf16 AMP, and all else as in the base."""
-    return axis.bases[0].replace("tf32", "amp_bf16", 1)
 
 
 @functools.cache
@@ -93,7 +88,7 @@ def measured(outputs: Path) -> pd.DataFrame:
     frontier: whether no other arm is at least as small and as fast
     """
     tables = read_tables(outputs / FOLDER)
-    usual = usual_of(tables.axis)
+    usual = fit_budget.plain_of(tables.axis)
     whole = tables.comparisons.settings.map(lambda one: not one["memory_limit_gib"])
     models = tables.comparisons[whole].groupby(["name", "task"])
     rows = []
@@ -142,7 +137,7 @@ def time_of(tables: Tables, comparisons: pd.Index, arm: str) -> dict:
     """Return how much longer a step takes than in bf16 AMP, from the comparison with the most
     processes.
     """
-    usual = usual_of(tables.axis)
+    usual = fit_budget.plain_of(tables.axis)
     found = [tables.between(tables.runs(one, arm), tables.runs(one, usual)) for one in comparisons]
     best = max(filter(None, found), key=lambda one: one["processes"] or 0, default=None)
     if best is None:
@@ -258,11 +253,11 @@ def score_of(outputs: Path) -> str:
 def quality_of(outputs: Path) -> str:
     """Return how compiled remedies end beside compiling alone, in a sentence."""
     tables = read_tables(outputs / FOLDER)
-    base = usual_of(tables.axis).replace("eager", "compile", 1)
+    base = fit_budget.plain_of(tables.axis).replace("eager", "compile", 1)
     found = {}
     for number in tables.comparisons.index:
         plain = tables.runs(number, base)
-        if plain and (plain[0]["study"] or {}).get("name") == f"{STUDY}-quality":
+        if plain and fit_budget.study_name(plain[0]) == f"{STUDY}-quality":
             for arm in tables.arms:
                 beside = tables.between(tables.runs(number, arm), plain) if arm != base else None
                 if beside and beside["quality"]:
