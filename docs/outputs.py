@@ -5,9 +5,9 @@ first picture.
     python docs/outputs.py outputs/main/quick-h200
     python docs/outputs.py --pages site  # all pages in a folder, with an index, for a web server
 
-Records that lie loose in a folder go into its records.zip. That file is written only where a record
-has changed, and its entries are in order and have one date, because git would keep every other
-version of it for ever.
+Records that lie loose in a folder go into its records.zip, as one JSON file {name: record}, because
+equal parts of records then take no room. The zip is written only where a record has changed, and
+has no date, because git would keep every other version of it for ever.
 """
 
 import json
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from docs.address import with_links  # noqa: E402
+from mixed_precision_study.store.reading import PACK  # noqa: E402
 
 OUTPUTS = ROOT / "outputs"
 DATE = (1980, 1, 1, 0, 0, 0)
@@ -34,20 +35,20 @@ PAGE += (
 
 
 def zip_files(archive: Path, files: list[Path]) -> None:
-    """Move files from below the archive's folder into it; those of the same name there are
+    """Move records from below the archive's folder into it; those of the same name there are
     replaced.
     """
     entries = {}
     if archive.exists():
         with zipfile.ZipFile(archive) as opened:
-            entries = {name: opened.read(name) for name in opened.namelist()}
+            entries = json.loads(opened.read(PACK))
     new = entries | {
-        path.relative_to(archive.parent).as_posix(): path.read_bytes() for path in files
+        path.relative_to(archive.parent).as_posix(): json.loads(path.read_bytes()) for path in files
     }
     if new != entries:
         with zipfile.ZipFile(archive, "w") as opened:
-            for name in sorted(new):
-                opened.writestr(zipfile.ZipInfo(name, DATE), new[name], zipfile.ZIP_DEFLATED, 9)
+            packed = json.dumps(dict(sorted(new.items())), separators=(",", ":"))
+            opened.writestr(zipfile.ZipInfo(PACK, DATE), packed, zipfile.ZIP_DEFLATED, 9)
     for path in files:
         path.unlink()
 

@@ -92,8 +92,8 @@ def find_diverged(records: Runs, axis: Axis = PRECISIONS) -> dict[int, Finding]:
     """Return {place in records: reason} of the ok runs that did not train.
 
     The reason is "overflow", most of their steps were skipped; "not_finite", the last metric is not
-    where another run's is; or "chance", a gain below CHANCE of the gain to expect. One jump of the
-    metric does not count.
+    where another run's is; or "chance", a gain below CHANCE of the gain to expect, but for a
+    fine-tuned model. One jump of the metric does not count.
     """
     ok_runs = {
         place: settled(record)
@@ -120,6 +120,7 @@ def why_diverged(
         return Finding("not_finite")
     gain = gain_over_chance(record)
     few = 0 < timed_steps(record) < FEW_STEPS
-    if expected and gain is not None and gain < CHANCE * expected[0] and not few:
+    tuned = record["settings"].get("init_from")  # it may begin worse than by chance
+    if expected and gain is not None and gain < CHANCE * expected[0] and not (few or tuned):
         return Finding("chance", expected[1], {"gain": gain, "expected": expected[0]})
     return None

@@ -12,9 +12,11 @@ from .record import Runs, flat_record, record_of
 
 MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NO_RECORD = "it is no record"
-Readers = Iterator[tuple[str, Callable[[], bytes]]]  # (name of a file, what reads it)
+Readers = Iterator[tuple[str, Callable[[], bytes | str]]]  # (name of a file, what reads it)
 LeftOut = list[tuple[str, str]]  # (path, reason) of what cannot be used
 JSON = re.compile(r"(^|/)[^./][^/]*\.json$")  # an entry of a zip
+# of a zip: {name: record}, which takes a quarter of the room of a file for each
+PACK = "records.json"
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
 # files of run_all.py that are no records
 BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")
@@ -74,7 +76,11 @@ def json_entries(path: Path, name: str) -> Readers:
         if sum(entry.file_size for entry in entries) > MAX_ARCHIVE_BYTES:
             raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
         for entry in entries:
-            yield f"{name}/{entry.filename}", partial(read_entry, archive, entry)
+            if entry.filename != PACK:
+                yield f"{name}/{entry.filename}", partial(read_entry, archive, entry)
+                continue
+            for inside, value in json.loads(read_entry(archive, entry)).items():
+                yield f"{name}/{inside}", partial(json.dumps, value)
 
 
 def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

@@ -129,6 +129,8 @@ def test_after_fewer_than_fifty_steps_no_metric_tells(steps, told):
     base, half, chance = (flat(**{**made, "metric": [last]}) for last in (0.9, 0.3, 0.1))
     assert bool(why_not_trained([(half, base)])) is told
     assert bool(find_diverged([{**base, "precision": "fp32"}, chance])) is told
+    tuned = chance | {"settings": {**chance["settings"], "init_from": "base.pt"}}
+    assert find_diverged([{**base, "precision": "fp32"}, tuned]) == {}  # it may begin below chance
 
 
 def test_runs_are_judged_by_fp32_and_by_those_that_learned():

@@ -90,6 +90,15 @@ def test_an_archive_that_unpacks_to_too_much_is_left_out(tmp_path):
     ]
 
 
+def test_a_pack_of_records_is_read_as_files_of_their_names(tmp_path):
+    pack = {"a.json": sound(), "b/c.json": sound(), "bad.json": {"run": {}}, "d.json": DEEP}
+    with zipfile.ZipFile(tmp_path / "records.zip", "w") as archive:
+        archive.writestr(reading.PACK, json.dumps(pack))
+    found, left_out = reading.read_records(tmp_path)
+    assert [item["path"] for item in found] == ["records.zip/a.json", "records.zip/b/c.json"]
+    assert [path for path, _ in left_out] == ["records.zip/bad.json", "records.zip/d.json"]
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_damaged_archive_costs_its_damaged_files(tmp_path, method):
     path = tmp_path / "damaged.zip"
