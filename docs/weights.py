@@ -94,13 +94,14 @@ def score_of(outputs: Path) -> str:
 
 def figures(outputs: Path) -> list[Figure]:
     """Return a panel for each model, how much worse than TF32 bf16 weights rounded to the nearest
-    end by the share of an update that they keep; nothing where the study has not been run.
+    end by the share of an update that they keep; nothing where that has not been measured.
     """
     if not (outputs / FOLDER / "cells.csv").exists():
         return []
     cells = cells_in(outputs)
     nearest = cells[(cells.precision == "bf16_true") & (cells.rounding == "nearest")]
-    return [drawn(nearest[nearest.notebook == name], title) for name, title in TITLES.items()]
+    parts = {title: nearest[nearest.notebook == name] for name, title in TITLES.items()}
+    return [drawn(own, title) for title, own in parts.items() if own.kept.notna().any()]
 
 
 def drawn(cells: pd.DataFrame, title: str) -> Figure:
