@@ -35,7 +35,7 @@ RECIPES = {  # (precision, moments, rounding): its name, and bytes as weights_pl
     ("bf16_true", "as_weights", "kahan"): ("Kahan's sums", 10),
     ("bf16_true", "fp32", "fp32_copy"): ("fp32 copy", 16),
 }
-MOMENTS = {"as_weights": ("bf16 moments", "o"), "fp32": ("fp32 moments", "s")}
+MOMENTS = {"as_weights": ("bf16 moments", "o", 10), "fp32": ("fp32 moments", "s", 5)}
 TALL = 9 * LINE_HIGH  # inches of the picture's axes
 VERDICTS = {
     "holds": "So the share says which end worse.",
@@ -87,8 +87,8 @@ def score_of(outputs: Path) -> str:
     if score is None:
         return "Nothing could be fitted, because all cells of three rates of the GPT end alike."
     first = f"A bound of {score.bound:.0%} was fitted on the GPT at three rates."
-    right = f"It is right of {score.kept} of {score.decided} other cells that are decided."
-    others = f"*Always worse* is right of {score.always_worse}, the rate of {score.rate_alone}."
+    right = f"It is right in {score.kept} of {score.decided} other decided cells."
+    others = f"*Always worse* is right in {score.always_worse}, the rate in {score.rate_alone}."
     return f"{first} {right} {others} {VERDICTS[score.verdict]}"
 
 
@@ -111,11 +111,11 @@ def drawn(cells: pd.DataFrame, title: str) -> Figure:
     for height, word in ((0, "as TF32"), (1, "margin")):
         axes.axhline(height, color=SOFT, linewidth=1)
         axes.annotate(word, (0, height), (4, 2), textcoords="offset points", color=SOFT)
-    for moments, (name, mark) in MOMENTS.items():
+    for moments, (name, mark, size) in MOMENTS.items():
         own = cells[cells.moments == moments]
         colour = COLOURS["bf16_true" if moments == "as_weights" else "tf32"]
         axes.vlines(own.kept, own.low90, own.high90, color=colour, linewidth=2.4)
-        axes.plot(own.kept, own.difference, mark, color=colour, markersize=7, label=name)
+        axes.plot(own.kept, own.difference, mark, color=colour, markersize=size, label=name)
     bounds = cells.bound.dropna() if "bound" in cells else cells.kept[:0]
     if len(bounds):
         axes.axvline(bounds.iloc[0], color=INK, linewidth=1, linestyle=":", label="bound")

@@ -109,12 +109,14 @@ def draw(tables: Tables, cases: pd.DataFrame, widest: float) -> Figure:
         axes.plot(whole, [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
         axes.plot(mean, place, mark, markersize=7, color=look.colour, clip_on=False)
     axes.set(xlim=(-widest, widest), ylim=(len(cases) - 0.4, -1.6))
-    axes.set_xlabel("margins: 1 is the loss we allow")
+    narrow = left > 0.5
+    axes.set_xlabel("margins: 1 is the loss we allow", loc="right" if narrow else "center")
     axes.set_yticks(range(len(cases)), names)
-    axes.xaxis.set_major_locator(MultipleLocator(1))
+    axes.xaxis.set_major_locator(MultipleLocator(1 + narrow))
     axes.grid(visible=False)
     axes.text(-widest, -1, "← worse", color=SOFT, va="center")
-    axes.text(widest, -1, "better →", color=SOFT, va="center", ha="right")
+    if not narrow:  # "worse" alone has room
+        axes.text(widest, -1, "better →", color=SOFT, va="center", ha="right")
     return figure
 
 
