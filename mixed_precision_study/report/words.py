@@ -359,11 +359,11 @@ def said_of_commits(records: Runs) -> str:
     """Return in one sentence how many runs are of no clean commit that is known, or nothing."""
     commits = [str(record["commit"]) for record in records]
     counts = {
-        "of a commit with local changes": sum(commit.endswith("-dirty") for commit in commits),
-        "of a commit that is not known": commits.count("None"),
+        "from a commit with local changes": sum(commit.endswith("-dirty") for commit in commits),
+        "from a commit that is not known": commits.count("None"),
     }
-    told = [f"{number} {words}" for words, number in counts.items() if number]
-    return f"Of {len(commits)} runs {' and '.join(told)}." if told else ""
+    told = [f"{number} came {words}" for words, number in counts.items() if number]
+    return f"Of {len(commits)} runs, {' and '.join(told)}." if told else ""
 
 
 def said_of_made_up(records: Runs) -> str:

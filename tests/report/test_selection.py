@@ -144,4 +144,5 @@ def test_runs_of_no_clean_commit_are_counted(tmp_path):
     # those of several arms stand in several rows
     tables.trainings = pd.concat([tables.trainings, tables.trainings])
     said = said_in(results.method_section(tables))
-    assert "Of 4 runs 2 of a commit with local changes and 1 of a commit that is not known" in said
+    told = "Of 4 runs, 2 came from a commit with local changes and 1 came from a commit that is not"
+    assert f"{told} known" in said
