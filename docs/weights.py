@@ -87,7 +87,7 @@ def score_of(outputs: Path) -> str:
     if score is None:
         return "Nothing could be fitted, because all cells of three rates of the GPT end alike."
     first = f"A bound of {score.bound:.0%} was fitted on the GPT at three rates."
-    right = f"It is right in {score.kept} of {score.decided} other decided cells."
+    right = f"It is right in {score.kept} of {score.decided} other decided cells with a share."
     others = f"*Always worse* is right in {score.always_worse}, the rate in {score.rate_alone}."
     return f"{first} {right} {others} {VERDICTS[score.verdict]}"
 

@@ -70,7 +70,7 @@ def test_the_score_is_told_in_sentences(outputs):
     """Fitted on 10%, 30% and 90%, the bound lies between the last two; 9 cells are tested."""
     assert weights.score_of(outputs) == (
         "A bound of 60% was fitted on the GPT at three rates. It is right in 5 of 9 other "
-        "decided cells. *Always worse* is right in 3, the rate in 5. "
+        "decided cells with a share. *Always worse* is right in 3, the rate in 5. "
         "So the share does not say which end worse."
     )
 
