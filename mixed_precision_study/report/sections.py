@@ -70,10 +70,15 @@ def best_of(tables: Tables, bars: DataFrame) -> DataFrame:
 
 def finding(tables: Tables, bars: DataFrame) -> tuple[str, str]:
     """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way
-    of most cards.
+    of most cards. Where some trainings had their GPU alone, the others are left out.
     """
     if tables.on_cpu:
         return CPU, ""
+    rows = tables.trainings.itertuples()
+    alone = bars[
+        ~bars.comparison.isin([row.comparison for row in rows if row.record["gpu_shared"]])
+    ]
+    bars = alone if len(alone) else bars
     best = best_of(tables, bars)
     amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
     if best.empty or amp.empty:

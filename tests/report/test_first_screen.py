@@ -50,6 +50,15 @@ def test_a_card_names_both_formats_and_the_one_that_loses(tmp_path):
     assert fine.startswith("bf16: ") and "no loss" in fine and fine.endswith("5 seeds")
 
 
+def test_the_title_leaves_out_what_shared_its_gpu(tmp_path):
+    names = ("tf32", "amp_fp16")  # 6 s and 3 s, beside another process 9 s
+    beside = [*runs(3.0, notebook=NOTEBOOKS[0], names=names, gpu_shared=True)]
+    alone = [*runs(notebook=NOTEBOOKS[1], names=names)]
+    for name, records, told in (("both", beside + alone, "2.0"), ("one", beside, "0.7")):
+        _, title, _ = screen_of(read_all(tmp_path / name, *records))
+        assert f"fp16 AMP trains {told} times as fast" in title
+
+
 def of_card(name, capability, **fields):
     """Return runs of each notebook on a card without TF32 and bf16, as quick makes them."""
     card = {**made_up.TURING, "gpu_name": name, "compute_capability": capability}
