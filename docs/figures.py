@@ -302,7 +302,7 @@ def of_eager_study(outputs: Path) -> dict[str, str]:
         "study_each": str(len(busy)),
         "study_each_pays": str(int((busy > PAYS).sum())),
         "study_each_slower": in_words(int((busy < 1).sum())),
-        "study_two": in_words(int((cells.hosts < cells.hosts.max()).sum())),
+        "study_fewer": in_words(int((cells.hosts < cells.hosts.max()).sum())),
         "study_machines": in_words(int(cells.hosts.max())),
         "study_share": f"{1 - BUSY:.0%}",
         "study_decided": str(len(decided)),
@@ -320,15 +320,16 @@ def of_eager_study(outputs: Path) -> dict[str, str]:
 
 
 def on_each_machine(outputs: Path) -> pd.Series:
-    """Return how many times as fast fp16 AMP is as TF32 in the study eager, for each model, way and
-    machine on which TF32 keeps the GPU busy and both train long enough.
+    """Return how many times as fast fp16 AMP is as TF32 in the study eager, machine by machine.
+
+    It is told of each model and way that keeps the GPU busy in TF32 and trains long enough in both.
     """
     names = ["comparison", "host", "precision", "status", "seconds", "epoch_seconds_count", "idle"]
     table = pd.read_csv(outputs / EAGER / "trainings.csv", usecols=names)
     table = table[table.status == "ok"].assign(whole=table.seconds * table.epoch_seconds_count)
-    wide = table.pivot_table(["seconds", "whole", "idle"], ["comparison", "host"], "precision")
+    wide = table.pivot_table(["whole", "idle"], ["comparison", "host"], "precision")
     kept = (wide.whole[["tf32", FP16]].min(axis=1) >= SHORTEST_SECONDS) & (wide.idle.tf32 < BUSY)
-    return (wide.seconds.tf32 / wide.seconds[FP16])[kept].dropna()
+    return (wide.whole.tf32 / wide.whole[FP16])[kept].dropna()
 
 
 @functools.cache

@@ -70,15 +70,10 @@ def best_of(tables: Tables, bars: DataFrame) -> DataFrame:
 
 def finding(tables: Tables, bars: DataFrame) -> tuple[str, str]:
     """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way
-    of most cards. Where some trainings had their GPU alone, the others are left out.
+    of most cards.
     """
     if tables.on_cpu:
         return CPU, ""
-    rows = tables.trainings.itertuples()
-    alone = bars[
-        ~bars.comparison.isin([row.comparison for row in rows if row.record["gpu_shared"]])
-    ]
-    bars = alone if len(alone) else bars
     best = best_of(tables, bars)
     amp = bars[bars.arm.isin(tables.compared_arms) & bars.ratio.notna()]
     if best.empty or amp.empty:
@@ -314,16 +309,20 @@ def parameters_of(tables: Tables, comparison: int) -> str:
 def first_screen(tables: Tables, subject: Section | None = None, question: str = "") -> Section:
     """Return the first screen.
 
-    Where a study has a `subject`, its question, finding and figure open the report.
+    Where a study has a `subject`, its question, finding and figure open the report. Where some
+    trainings had their GPU alone, the title and what stands below it leave out the others.
     """
     bars = bars_of(tables)
-    found, way = finding(tables, bars) if len(bars) else (nothing_compared(tables), "")
+    shared = [row.comparison for row in tables.trainings.itertuples() if row.record["gpu_shared"]]
+    alone = bars[~bars.comparison.isin(shared)]
+    timed = alone if len(alone) else bars
+    found, way = finding(tables, timed) if len(bars) else (nothing_compared(tables), "")
     opened = subject if subject and subject.parts and not tables.on_cpu else None
     title = question if opened else found
     screen = Section()
     asked = ASKED if "AMP" in title else ""
     screen.parts.append(Heading(title, level=1, above=asked + plain(facts(tables))))
-    if text := said_below(tables, bars, title, found, way):
+    if text := said_below(tables, timed, title, found, way):
         screen.say(plain(text))
     if opened:
         opened.title = ""

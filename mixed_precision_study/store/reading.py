@@ -76,11 +76,11 @@ def json_entries(path: Path, name: str) -> Readers:
         if sum(entry.file_size for entry in entries) > MAX_ARCHIVE_BYTES:
             raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
         for entry in entries:
-            if entry.filename != PACK:
+            if entry.filename == PACK:
+                for inside, value in json.loads(read_entry(archive, entry)).items():
+                    yield f"{name}/{inside}", partial(json.dumps, value)
+            else:
                 yield f"{name}/{entry.filename}", partial(read_entry, archive, entry)
-                continue
-            for inside, value in json.loads(read_entry(archive, entry)).items():
-                yield f"{name}/{inside}", partial(json.dumps, value)
 
 
 def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
