@@ -6,6 +6,7 @@ The cells are those of benchmarks/kept_share.py, which judges a recipe at a rate
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,8 +15,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import kept_share  # noqa: E402
 
+from mixed_precision_study.judge.stats import ends_of  # noqa: E402
 from mixed_precision_study.report.charts import FOOT, INK, LINE_HIGH, SOFT, framed  # noqa: E402
-from mixed_precision_study.report.results import cell_of  # noqa: E402
 from mixed_precision_study.report.tables import read_tables  # noqa: E402
 from mixed_precision_study.report.words import COLOURS  # noqa: E402
 
@@ -57,16 +58,22 @@ def worse_of(cells: pd.DataFrame) -> str:
 
 
 def times(outputs: Path) -> dict[tuple, str]:
-    """Return {recipe: how many times as fast it is as TF32}; eager ones have a mark."""
-    tables = read_tables(outputs / FOLDER)
-    settings = tables.comparisons.settings
-    timed = settings[settings.map(lambda one: one["max_steps"] == TIMED_STEPS)]
-    base, found = ", ".join(kept_share.BASE), {}
-    for row in tables.ratios[tables.ratios.base == base].itertuples():
-        recipe = tuple(row.arm.split(", "))
-        is_eager = row.comparison in timed and timed[row.comparison]["execution"] == "eager"
-        if row.comparison in timed and (not is_eager or recipe[1] == "8bit"):
-            found[recipe] = cell_of(row) + " eager" * is_eager
+    """Return {recipe: how many times as fast it is as TF32}, with the 95% interval over processes;
+    eager ones have a mark. The base does not change a step's time, so processes of all blocks count.
+    """
+    rows = read_tables(outputs / FOLDER).trainings
+    settings = pd.DataFrame([record["settings"] for record in rows.record], rows.index)
+    timed = settings.max_steps == TIMED_STEPS
+    told = settings.assign(seconds=rows.seconds, precision=rows.precision, host=rows.host)[timed]
+    seconds = told.pivot_table("seconds", ["host", "repeat"], ["execution", *kept_share.RECIPE])
+    found = {}
+    for execution, *recipe in seconds.columns:
+        base, is_eager = seconds[(execution, *kept_share.BASE)], execution == "eager"
+        logs = np.log(base / seconds[(execution, *recipe)]).dropna()
+        if (recipe[1] == "8bit") == is_eager and tuple(recipe) != kept_share.BASE:
+            low, high = np.exp(ends_of([*logs])[:2])
+            text = f"{np.exp(logs.mean()):.2f} ({low:.2f}–{high:.2f})"
+            found[tuple(recipe)] = text + " eager" * is_eager
     return found
 
 
@@ -86,10 +93,10 @@ def score_of(outputs: Path) -> str:
     _, score = kept_share.scored(cells_in(outputs).drop(columns="bound", errors="ignore"))
     if score is None:
         return "Nothing could be fitted, because all cells of three rates of the GPT end alike."
-    first = f"A bound of {score.bound:.0%} was fitted on the GPT at three rates."
-    right = f"It is right in {score.kept} of {score.decided} other decided cells with a share."
-    others = f"*Always worse* is right in {score.always_worse}, the rate in {score.rate_alone}."
-    return f"{first} {right} {others} {VERDICTS[score.verdict]}"
+    first = f"A bound of {score.bound:.0%}, fitted on the GPT at three rates, is right in "
+    first += f"{score.kept} of {score.decided} other decided cells. "
+    others = f"*Always worse* is right in {score.always_worse}, the rate in {score.rate_alone}. "
+    return first + others + VERDICTS[score.verdict]
 
 
 def figures(outputs: Path) -> list[Figure]:
