@@ -77,6 +77,7 @@ EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
 }
 BUSY = 0.2  # share of a step that the GPU idles at most where it is called busy
 EAGER = "more/eager-h200"
+FULL = 0.03  # such a share of a step as fills the GPU, found after the study eager
 PAYS = 1.05  # above it AMP pays, as the plan of the study eager says
 STEP_GAINS = {  # name: the model, the precision, and the step that is added
     "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
@@ -297,11 +298,14 @@ def of_eager_study(outputs: Path) -> dict[str, str]:
     """
     cells = eager_cells(outputs)
     decided = cells.dropna(subset="pays")
-    busy = on_each_machine(outputs)
+    each = on_each_machine(outputs)
+    full, part = each[each.idle <= FULL], each[each.idle > FULL]
     found = {
-        "study_each": str(len(busy)),
-        "study_each_pays": str(int((busy > PAYS).sum())),
-        "study_each_slower": in_words(int((busy < 1).sum())),
+        "study_full_share": f"{1 - FULL:.0%}",
+        "study_full": str(len(full)),
+        "study_full_pays": str(int((full.ratio > PAYS).sum())),
+        "study_part": in_words(len(part)),
+        "study_part_pays": in_words(int((part.ratio > PAYS).sum())),
         "study_fewer": in_words(int((cells.hosts < cells.hosts.max()).sum())),
         "study_machines": in_words(int(cells.hosts.max())),
         "study_share": f"{1 - BUSY:.0%}",
@@ -319,8 +323,9 @@ def of_eager_study(outputs: Path) -> dict[str, str]:
     return found
 
 
-def on_each_machine(outputs: Path) -> pd.Series:
-    """Return how many times as fast fp16 AMP is as TF32 in the study eager, machine by machine.
+def on_each_machine(outputs: Path) -> pd.DataFrame:
+    """Return the `ratio` of fp16 AMP over TF32 in the study eager, machine by machine, and TF32's
+    `idle` share.
 
     It is told of each model and way that keeps the GPU busy in TF32 and trains long enough in both.
     """
@@ -329,7 +334,8 @@ def on_each_machine(outputs: Path) -> pd.Series:
     table = table[table.status == "ok"].assign(whole=table.seconds * table.epoch_seconds_count)
     wide = table.pivot_table(["whole", "idle"], ["comparison", "host"], "precision")
     kept = (wide.whole[["tf32", FP16]].min(axis=1) >= SHORTEST_SECONDS) & (wide.idle.tf32 < BUSY)
-    return (wide.whole.tf32 / wide.whole[FP16])[kept].dropna()
+    found = {"ratio": wide.whole.tf32 / wide.whole[FP16], "idle": wide.idle.tf32}
+    return pd.DataFrame(found)[kept].dropna()
 
 
 @functools.cache
