@@ -39,8 +39,8 @@ RECIPES = {  # (precision, moments, rounding): its name, and bytes as weights_pl
 MOMENTS = {"as_weights": ("bf16 moments", "o", 10), "fp32": ("fp32 moments", "s", 5)}
 TALL = 9 * LINE_HIGH  # inches of the picture's axes
 VERDICTS = {
-    "holds": "So the share says which end worse.",
-    "fails": "So the share does not say which end worse.",
+    "holds": "So it holds.",
+    "fails": "So it fails by the plan.",
     "inconclusive": "That is inconclusive, as eight with both outcomes were planned.",
 }
 
@@ -94,9 +94,9 @@ def score_of(outputs: Path) -> str:
     if score is None:
         return "Nothing could be fitted, because all cells of three rates of the GPT end alike."
     first = f"A bound of {score.bound:.0%}, fitted on the GPT at three rates, is right in "
-    first += f"{score.kept} of {score.decided} other decided cells. "
-    others = f"*Always worse* is right in {score.always_worse}, the rate in {score.rate_alone}. "
-    return first + others + VERDICTS[score.verdict]
+    first += f"{score.kept} of {score.decided} other cells. "
+    others = f"*Always worse* is right in {score.always_worse}, a bound on the rate in "
+    return f"{first}{others}{score.rate_alone}. {VERDICTS[score.verdict]}"
 
 
 def figures(outputs: Path) -> list[Figure]:

@@ -69,9 +69,9 @@ def test_the_table_counts_worse_rates_and_tells_times(outputs):
 def test_the_score_is_told_in_sentences(outputs):
     """Fitted on 10%, 30% and 90%, the bound lies between the last two; 9 cells are tested."""
     assert weights.score_of(outputs) == (
-        "A bound of 60%, fitted on the GPT at three rates, is right in 5 of 9 other decided cells. "
-        "*Always worse* is right in 3, the rate in 5. "
-        "So the share does not say which end worse."
+        "A bound of 60%, fitted on the GPT at three rates, is right in 5 of 9 other cells. "
+        "*Always worse* is right in 3, a bound on the rate in 5. "
+        "So it fails by the plan."
     )
 
 
