@@ -30,6 +30,7 @@ HERE = trace.cpu_and_torch()
 NEAR_STEPS, NEAR = 5, 0.02  # elsewhere sums have another order, and a training soon magnifies that
 # from the second step on: two CPUs with bf16 instructions were 9% apart in the third
 NEAR_IN_16_BITS = 0.25
+GROWN = 2  # times the first loss
 # of a ResNet, whose convolutions a CPU hardly knows
 SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 # Of one process each; EfficientNet takes the ResNet's step and longest of all, so it is compared on
@@ -79,12 +80,15 @@ def assert_near(name, old, new):
     skipped steps.
 
     A loss that was recorded as NaN may be finite elsewhere, so nothing is compared from there on.
+    Where one was recorded as twice the first, the training diverges and magnifies every digit.
     """
     is_finite = [math.isfinite(float.fromhex(then[0])) for then in old["steps"]]
     finite = [*is_finite, False].index(False)
     pairs = list(zip(old["steps"], new["steps"], strict=True))[:finite]
     later = NEAR_IN_16_BITS if re.search("16|fp8", name.split("/")[1]) else NEAR
     for number, (then, now) in enumerate(pairs[:NEAR_STEPS]):
+        if float.fromhex(then[0]) > GROWN * float.fromhex(pairs[0][0][0]):
+            break
         near = pytest.approx(float.fromhex(then[0]), rel=later if number else NEAR)
         assert float.fromhex(now[0]) == near, f"{name}, step {number}"
     assert [now[2] for _, now in pairs] == [then[2] for then, _ in pairs], (
