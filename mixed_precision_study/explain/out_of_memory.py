@@ -7,10 +7,10 @@ import torch
 from .memory_breakdown import bytes_of
 
 FIRST = {  # by what fills most of the memory
-    "logits": "Compute the loss in parts, each by torch.utils.checkpoint, or compile it.",
+    "logits": "Compile the model, or compute the loss in parts, each by torch.utils.checkpoint.",
     "activations": (
-        "Compile the model, then compute each block again in the backward pass, by "
-        "torch.utils.checkpoint."
+        "Compile the model with torch._functorch.config.activation_memory_budget = 0.3, or "
+        "compute each block again in the backward pass, by torch.utils.checkpoint."
     ),
     "moments": "Keep the optimizer's moments in 8 bits, by torchao.optim.",
     "weights": "Keep the weights in bf16 and round them stochastically, by torchao.optim.",

@@ -217,8 +217,8 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     """Draw one model: its name, what the dots are, and for each row its name, the base's
     seconds, and the dots.
     """
-    places = [place_of_label(dot, limits) for dot in panel.itertuples()]
-    panel = panel.assign(**dict(zip(("side", "start"), zip(*places, strict=True), strict=True)))
+    panel = panel.copy()
+    panel[["side", "start"]] = [place_of_label(dot, limits) for dot in panel.itertuples()]
     panel["taken"] = 2 - panel.side.abs()  # a label that has no room beside its dot takes a line
     lines = 1.5 * panel.row.nunique() + panel.taken.sum()
     figure, axes = framed(panel.panel.iloc[0], panel.about.iloc[0], LINE_HIGH * (lines + 1))
@@ -230,8 +230,8 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
     for name_of_row, row in panel.groupby("row", sort=False):
         name = textwrap.shorten(name_of_row, LONG_LINE, placeholder="…")
         takes = f"{short(row.seconds.iloc[0])} s" if row.seconds.notna().iloc[0] else ""
-        fits = min(1, (LONG_LINE - len(takes)) / max(1, len(name)))  # the two must not touch
-        axes.text(0, at, name, size=fits * plt.rcParams["font.size"], **across)
+        # the two must not touch
+        axes.text(0, at, name, size=size_within(LONG_LINE - len(takes), name), **across)
         axes.text(1, at, takes, ha="right", color=SOFT, **across)
         axes.vlines(1, at + 0.4, at + row.taken.sum() + 0.6, color=SOFT, linewidth=1)
         for dot in row.itertuples():
@@ -239,6 +239,11 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
             draw_dot(axes, dot, at)
         at += 1.5
     return figure
+
+
+def size_within(letters: int, text: str) -> float:
+    """Return the size at which a text is at most as wide as so many letters."""
+    return min(1, letters / max(1, len(text))) * plt.rcParams["font.size"]
 
 
 def prepare_ratio_axis(axes: Axes, limits: tuple[float, float]) -> None:
@@ -293,8 +298,9 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
         axes.hlines(
             place, dot.low, dot.high, color=colour, linewidth=2.4, alpha=0.5 if dot.ranged else 1
         )
-    (mark,) = axes.plot(dot.ratio, place, dot.mark, color=colour, markersize=7)
-    mark.set_gid(f"dot {dot.arm} {dot.row}")
+    axes.plot(
+        dot.ratio, place, dot.mark, color=colour, markersize=7, gid=f"dot {dot.arm} {dot.row}"
+    )
     axes.annotate(
         dot.label,
         (dot.start, place) if dot.side else (axes.get_xlim()[1], place - 1),
@@ -302,6 +308,7 @@ def draw_dot(axes: Axes, dot: Any, place: float) -> None:
         textcoords="offset points",
         ha="left" if dot.side > 0 else "right",
         va="center",
+        size=size_within(LONG_LINE, dot.label),
         weight="bold" if dot.strong else "normal",
         color=INK if dot.low > 1 or dot.high < 1 else SOFT,
         gid=f"label {dot.arm} {dot.row}",
