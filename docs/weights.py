@@ -6,7 +6,6 @@ The cells are those of benchmarks/kept_share.py, which judges a recipe at a rate
 import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -15,7 +14,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import kept_share  # noqa: E402
 
-from mixed_precision_study.judge.stats import ends_of  # noqa: E402
 from mixed_precision_study.report.charts import FOOT, INK, LINE_HIGH, SOFT, framed  # noqa: E402
 from mixed_precision_study.report.tables import read_tables  # noqa: E402
 from mixed_precision_study.report.words import COLOURS  # noqa: E402
@@ -58,22 +56,24 @@ def worse_of(cells: pd.DataFrame) -> str:
 
 
 def times(outputs: Path) -> dict[tuple, str]:
-    """Return {recipe: how many times as fast it is as TF32}, with the 95% interval over processes;
-    eager ones have a mark. The base does not change a step's time, so processes of all blocks count.
+    """Return {recipe: how many times as fast it is as TF32}, with its 95% interval; eager ones have
+    a mark. A step takes as long from every base, so comparisons that differ in it are pooled.
     """
-    rows = read_tables(outputs / FOLDER).trainings
-    settings = pd.DataFrame([record["settings"] for record in rows.record], rows.index)
-    timed = settings.max_steps == TIMED_STEPS
-    told = settings.assign(seconds=rows.seconds, precision=rows.precision, host=rows.host)[timed]
-    seconds = told.pivot_table("seconds", ["host", "repeat"], ["execution", *kept_share.RECIPE])
+    tables = read_tables(outputs / FOLDER)
+    settings = tables.comparisons.settings
+    settings = settings[settings.map(lambda one: one["max_steps"] == TIMED_STEPS)]
     found = {}
-    for execution, *recipe in seconds.columns:
-        base, is_eager = seconds[(execution, *kept_share.BASE)], execution == "eager"
-        logs = np.log(base / seconds[(execution, *recipe)]).dropna()
-        if (recipe[1] == "8bit") == is_eager and tuple(recipe) != kept_share.BASE:
-            low, high = np.exp(ends_of([*logs])[:2])
-            text = f"{np.exp(logs.mean()):.2f} ({low:.2f}–{high:.2f})"
-            found[tuple(recipe)] = text + " eager" * is_eager
+    for recipe in RECIPES:
+        is_eager = recipe[1] == "8bit"
+        timed = settings[settings.map(lambda one: one["execution"] == "eager") == is_eager].index
+        own, base = (
+            [run for number in timed for run in tables.runs(number, ", ".join(arm))]
+            for arm in (recipe, kept_share.BASE)
+        )
+        ratio = tables.between(own, base) if recipe != kept_share.BASE else None
+        if ratio and ratio["low"] is not None:
+            text = "{ratio:.2f} ({low:.2f}–{high:.2f})".format_map(ratio)
+            found[recipe] = text + " eager" * is_eager
     return found
 
 
