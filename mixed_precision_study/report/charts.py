@@ -243,7 +243,7 @@ def draw_dots(panel: DataFrame, limits: tuple[float, float]) -> Figure:
 
 def size_within(letters: int, text: str) -> float:
     """Return the size at which a text is at most as wide as so many letters."""
-    return min(1, letters / max(1, len(text))) * plt.rcParams["font.size"]
+    return min(1, letters / (len(text) or 1)) * plt.rcParams["font.size"]
 
 
 def prepare_ratio_axis(axes: Axes, limits: tuple[float, float]) -> None:
@@ -337,12 +337,11 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     left *= 1 - above
     y = (1 + above + 1.3 * heads).cumsum()  # a heading stands above the bars of each comparison
     ends = (left + 0.1) / PANEL, max(left + SHORTEST_BARS, bars_end) / PANEL
-    legend_lines = -(-len(parts or ()) // 2)
     figure, axes = framed(
         rows.name.iloc[0],
         rows.task.iloc[0],
         LINE_HIGH * y.max(),
-        0.1 + LINE_HIGH * legend_lines,
+        0.1 + LINE_HIGH * -(-len(parts or ()) // 2),  # a line for two parts of the legend
         ends,
     )
     lengths = rows[[*(parts or ["value"])]].astype(float).fillna(0)
@@ -360,7 +359,7 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
         (inch / PANEL - ends[0]) / (ends[1] - ends[0]) for inch in (0, label_end, PANEL)
     )
     for row, place in zip(rows.itertuples(), y, strict=True):
-        axes.text(names, place - above, row.short, **beside)
+        axes.text(names, place - above, row.short, size=size_within(LONG_LINE, row.short), **beside)
         axes.text(labels, place, row.label, ha="right", **beside)
         axes.text(notes, place, row.note, ha="right", color=SOFT, **beside)
     for place, text in zip(y[heads] - 1 - above, rows.run[heads], strict=True):
