@@ -189,12 +189,14 @@ def asked_of(outputs: Path) -> pd.DataFrame:
 
 
 def table_of(outputs: Path) -> str:
-    """Return the table of the answer page: each remedy alone, the one that saves most first."""
+    """Return the table of the answer page: each remedy alone, that of the least memory times time
+    first.
+    """
     table = asked_of(outputs)
     single = table[table.is_single].assign(cell=lambda rows: [*map(cell_of, rows.itertuples())])
     models = list(table.model.unique())
-    shares = single.assign(share=single.less / (single.gib + single.less))
-    order = shares.groupby("name").share.max().sort_values(ascending=False).index
+    costs = single.assign(cost=(1 + single.more) * single.gib / (single.gib + single.less))
+    order = costs.groupby("name").cost.mean().sort_values().index
     cells = single.pivot(index="name", columns="model", values="cell").reindex(order)[models]
     rows = [["GiB, time", *map(short_model, models)], ["---"] * (1 + len(models))]
     for name, row in zip(order, cells.fillna("-").to_numpy(), strict=True):

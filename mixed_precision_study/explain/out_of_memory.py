@@ -9,10 +9,10 @@ from .memory_breakdown import bytes_of
 FIRST = {  # by what fills most of the memory
     "logits": "Compile the model, or compute the loss in parts, each by torch.utils.checkpoint.",
     "activations": (
-        "Compile the model with torch._functorch.config.activation_memory_budget = 0.3, or "
+        "Compile the model with torch._functorch.config.activation_memory_budget = 0.6, or "
         "compute each block again in the backward pass, by torch.utils.checkpoint."
     ),
-    "moments": "Keep the optimizer's moments in 8 bits, by torchao.optim.",
+    "moments": "Keep the optimizer's moments in 8 bits, by torchao.optim, but a step takes longer.",
     "weights": "Keep the weights in bf16 and round them stochastically, by torchao.optim.",
     "gradients": "Update each weight in the backward pass, which frees its gradient at once.",
 }
