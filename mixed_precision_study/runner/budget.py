@@ -1,5 +1,6 @@
 """A budget of memory: of all trainings that a study plans, the fastest that is predicted to fit."""
 
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -15,14 +16,17 @@ from .status import say
 
 
 def within_limit(
-    comparisons: list[Comparison], study: dict, folder: Path, gib: float
+    comparisons: list[Comparison], study: dict, folder: Path, overrides: Mapping
 ) -> list[Comparison]:
-    """Return one training for each model: the fastest that is predicted to fit into a limit, which
-    is said.
+    """Return one training for each model: the fastest that is predicted to fit into the limit of
+    the overrides, which is said; all trainings without a limit or without a `measured` folder.
 
     Predictions are made from the records in the study's folder, or from those that the study names
     as `measured` where they predict more ways of a model. Raise UserError where nothing fits.
     """
+    gib = overrides.get("memory_limit_gib")
+    if not (gib and study.get("measured")):
+        return comparisons
     axis = Study.model_validate(study["about"]).compares()
     tables = [measured_in(place) for place in (folder, ROOT / "outputs" / study["measured"])]
     models: dict[tuple, list[dict[Predicted, Run]]] = {}

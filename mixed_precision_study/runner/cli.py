@@ -49,7 +49,6 @@ STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 # what draws --report, because a stranger's is never run
 SUMMARY = ROOT / "notebooks" / "summary.ipynb"
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
-MOST_MINUTES = 120  # of a study whose time is told in minutes
 EXAMPLES = """examples:
   python run_all.py                        eager mode and a CUDA graph, four models, 8 minutes
   python run_all.py quick-compiled         a compiled CUDA graph besides, about a quarter of an hour
@@ -182,7 +181,9 @@ def run_all(args: Namespace) -> int:
     check_overrides(studies.values(), args.notebooks, overrides)
     if args.list:
         for name, study in studies.items():
-            say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
+            folder = ROOT / OWN_RUNS / name
+            runs = plan(study, args.notebooks, folder, overrides, True)[0]
+            say_study(name, study, within_limit(runs, study, folder, overrides))
         return 0
     return plan_and_run(studies, overrides, args)
 
@@ -210,7 +211,7 @@ def plan_and_run(studies: dict, overrides: dict, args: Namespace) -> int:
             run_study(name, comparisons, devices, args, cluster)
             for name, comparisons in planned.items()
         ]
-        return 0 if all(succeeded) else 1
+        return int(not all(succeeded))
 
 
 def hold(planned: dict[str, list[Comparison]], args: Namespace, stack: ExitStack) -> None:
@@ -241,11 +242,10 @@ def parameters_in_words(name: str, beside: Path) -> str:
 
 def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
     """Say how many trainings a study has, how long they take and what they are about."""
-    minutes = max(1, round(sum(run.minutes for runs in comparisons for run in runs)))
-    about = f"{minutes} minutes" if minutes <= MOST_MINUTES else f"{round(minutes / 60)} hours"
     trainings = sum(map(trainings_in, comparisons))
+    minutes = max(1, sum(run.minutes for runs in comparisons for run in runs))
     say(
-        f"{name:<24} {trainings:>5} trainings  about {about} on one GPU\n    "
+        f"{name:<24} {trainings:>5} trainings  about {minutes:,.0f} minutes on one GPU\n    "
         f"{study.get('description', '')}"
     )
 
@@ -305,16 +305,15 @@ def plan_studies(
     base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
     for name, study in studies.items():
         folder = base if args.output_dir and len(studies) == 1 else base / name
-        planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
-        if not planned[name]:
+        runs, left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
+        if not runs:
             raise UserError(
                 f"study {name} needs a GPU; without one, run the smoke test: "
                 "python run_all.py quick"
             )
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
-        if study.get("measured") and (gib := overrides.get("memory_limit_gib")):
-            planned[name] = within_limit(planned[name], study, folder, gib)
+        planned[name] = within_limit(runs, study, folder, overrides)
         if not args.ray:  # with Ray the files lie on the nodes
             check_csv(planned[name])
     return planned
