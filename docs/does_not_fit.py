@@ -47,7 +47,7 @@ NAMES = {  # of settings; others are named as everywhere
     "offload true": "offload",
     "adapters 16": "LoRA",
     "micro_batches 2": "2 micro-batches",
-    "precision tf32": "TF32",
+    "precision tf32": "TF32 instead",
 }
 PLAIN = "bf16 AMP"  # what remedies are compared with
 PARTS = ("parameters", "gradients", "optimizer", "activations")
@@ -168,12 +168,12 @@ def gib(number: float) -> str:
 
 
 def cell_of(row: object) -> str:
-    """Return GiB and % of time more than bf16 AMP, with an interval where there is one, else "~"."""
-    time = "-" if row.more != row.more else f"~{percent(row.more)}"
+    """Return GiB and % of time more than bf16 AMP, with an interval where there is one."""
+    time = "-" if row.more != row.more else percent(row.more)
     if row.low == row.low:
         low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (row.low, row.high))
         between = "–" if row.low >= 0 else " to "
-        time = f"{percent(row.more)} ({low}{between}{high})"
+        time += f" ({low}{between}{high})"
     return f"{gib(-row.less)}, {time}"
 
 
@@ -211,7 +211,7 @@ def frontier_of(outputs: Path) -> str:
     lines = ["|model|GiB: peak, reserved, nvidia-smi|time|what|", "|---|---|---|---|"]
     for model, rows in measured(outputs).groupby("model", sort=False):
         for row in pd.concat([rows[rows["name"] == PLAIN], best_of(rows)]).itertuples():
-            sizes = f"{row.gib:.1f}, {row.reserved:.1f}, {row.card:.1f}"
+            sizes = f"{row.gib:.2f}, {row.reserved:.1f}, {row.card:.1f}"
             lines.append(f"|{model}|{sizes}|{percent(row.more)}|{row.name}|")
     return "\n".join(lines)
 
@@ -225,7 +225,9 @@ def nothing_of(outputs: Path) -> str:
     """Return, for each model, the remedies that saved next to nothing, and what fills its peak."""
     table = asked_of(outputs)
     saved = table.less / (table.gib + table.less)
-    idle = table[table.is_single & (table["name"] != "TF32") & (saved < SAVES_NOTHING)]
+    idle = table[
+        table.is_single & (table["name"] != NAMES["precision tf32"]) & (saved < SAVES_NOTHING)
+    ]
     usual = table[table["name"] == PLAIN].set_index("model")
     lines = []
     for model, rows in idle.groupby("model", sort=False):
@@ -242,13 +244,13 @@ def score_of(outputs: Path) -> str:
     if not fit_budget.arms_of(records, axis):
         return "Its score is inconclusive: that takes the 22 trainings of `fit-held-out`."
     budgets, found = fit_budget.scores_of(records, axis)
-    own, always, moments, _ = (words.count("right") for words in found.values())
+    own, *rules = (words.count("right") for words in found.values())
     large = found["predicted"].count("too large")
     verdict = "passes" if fit_budget.passes(found) else "does not pass"
     return (
-        f"For a held-out GPT of 350 million it is right in {own} of {len(budgets)} budgets and "
-        f"too large in {large}. *Always every block again* is right in {always}, *always 8-bit "
-        f"moments* in {moments}. So it {verdict}."
+        f"For a held-out GPT of 350 million it is right in {own} of {len(budgets)} budgets of "
+        f"PyTorch's peak, and too large in {large}. *Every block again* is right in {rules[0]}, "
+        f"*8-bit moments* in {rules[1]}, the cautious rule in {rules[2]}. So it {verdict}."
     )
 
 
@@ -265,7 +267,7 @@ def quality_of(outputs: Path) -> str:
                 if beside and beside["quality"]:
                     found[name_of(tables.axis, arm)] = beside["quality"]
     if not found:
-        return "Compiled, how they end is inconclusive: that takes the six seeds of `fit-quality`."
+        return "Compiled ones are inconclusive: that takes the six seeds of `fit-quality`."
     seeds = min(one["seeds"] for one in found.values())
     good = [name for name, one in found.items() if one["outcome"] in AS_GOOD]
     least, most = (pick(one[end] or 0 for one in found.values()) for pick, end in ENDS)

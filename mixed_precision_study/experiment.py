@@ -47,6 +47,7 @@ from .parameters import (
     own_parameters,
     planned_ways,
     shown_traceback,
+    sized,
 )
 from .store.record import (
     EXPLAINING,
@@ -706,8 +707,8 @@ def advised(record: RunRecord, error: BaseException) -> str:
         return reason
     limit = record.settings["memory_limit_gib"] or (record.device_total_mib or 0) / 1024
     return (
-        f"{reason} The fastest way that fits is predicted by: "
-        f"python run_all.py fit -p memory_limit_gib {limit:.4g}"
+        f"{reason} The fastest way that fits is predicted by: python run_all.py "
+        f"fit/{sized(record.notebook, record.settings)} -p memory_limit_gib {limit:.4g}"
     )
 
 

@@ -310,8 +310,7 @@ def loss_of(compute_loss: Callable) -> Callable:
 
     @functools.wraps(compute_loss, assigned=(), updated=())
     def loss_and_hidden(model: nn.Module, batch: Any, hidden: Any) -> tuple:
-        given = (model, batch, hidden)[:number]
-        returned = compute_loss(*given)
+        returned = compute_loss(*(model, batch, hidden)[:number])
         pair = returned if number == 3 else (returned, None)
         loss: Any = pair[0] if isinstance(pair, tuple) and len(pair) == 2 else None
         is_scalar = isinstance(loss, Tensor) and not loss.dim()

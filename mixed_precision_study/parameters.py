@@ -39,6 +39,8 @@ Precision = Literal[
     "fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"
 ]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
+# parameters that say how large a model and its batch are
+SIZES = ("model", "image_size", "batch_size", "context", "width", "layers", "vocabulary")
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
 # what an Experiment reads anew for each training, so one process can train several values
 OfATraining = Literal[
@@ -196,8 +198,10 @@ def timm_models() -> list[str]:
     package = find_spec("timm")
     if package is None:
         return []
-    paths = Path(str(package.origin)).parent.glob("models/*.py")
-    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    text = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in Path(str(package.origin)).parent.glob("models/*.py")
+    )
     return re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)
 
 
@@ -461,6 +465,12 @@ def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
     """Return the names that are most like `name`, or begin with it."""
     near = difflib.get_close_matches(name, names, count)
     return near or [word for word in names if word.startswith(name)][:count]
+
+
+def sized(notebook: str, settings: dict) -> str:
+    """Return a notebook with its model's size as words of run_all.py: "transformer -p layers 12"."""
+    words = [f"-p {name} {settings[name]}" for name in SIZES if name in settings]
+    return " ".join([notebook, *words])
 
 
 def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:

@@ -147,8 +147,9 @@ class Watch:
         try:
             act(*args)
         except Exception as error:
-            line = f"diagnose() failed after step {self.taken} ({error_line(error)})."
-            self.seen.unseen.append(line)
+            self.seen.unseen.append(
+                f"diagnose() failed after step {self.taken} ({error_line(error)})."
+            )
             self.safely(self._finish)
 
     def _note_error(self, error):

@@ -7,21 +7,22 @@ import torch
 from .memory_breakdown import bytes_of
 
 FIRST = {  # by what fills most of the memory
-    "logits": "Compile the model, or compute the loss in parts, each by torch.utils.checkpoint.",
+    "activations with logits": (
+        "Compile the model, or compute the loss in 8 parts, each under torch.utils.checkpoint."
+    ),
     "activations": (
         "Compile the model with torch._functorch.config.activation_memory_budget = 0.6, or "
-        "compute each block again in the backward pass, by torch.utils.checkpoint."
+        "compute each block again in the backward pass, under torch.utils.checkpoint."
     ),
-    "moments": "Keep the optimizer's moments in 8 bits, by torchao.optim, but a step takes longer.",
+    "moments": "Keep weights and moments in bf16 and round stochastically, by torchao.optim.",
     "weights": "Keep the weights in bf16 and round them stochastically, by torchao.optim.",
-    "gradients": "Update each weight in the backward pass, which frees its gradient at once.",
 }
 
 
 def filled_by(error: BaseException, peak: int) -> dict[str, int]:
     """Return {part: bytes} of a peak, by the models and optimizers in the frames of an error.
 
-    What is left are activations, or logits where the loss over many classes ran out of memory.
+    What is left are activations, and logits where the loss over many classes ran out of memory.
     """
     models, optimizers, names = set(), set(), set()
     for frame, _ in walk_tb(error.__traceback__):
@@ -39,7 +40,9 @@ def filled_by(error: BaseException, peak: int) -> dict[str, int]:
         "moments": bytes_of(filter(torch.is_tensor, states)),
     }
     rest = peak - sum(parts.values())
-    return parts | {"logits" if "cross_entropy" in names else "activations": max(0, rest)}
+    return parts | {
+        "activations with logits" if "cross_entropy" in names else "activations": max(0, rest)
+    }
 
 
 def first_remedy(error: BaseException) -> str:
@@ -50,4 +53,4 @@ def first_remedy(error: BaseException) -> str:
     parts = filled_by(error, peak)
     part = max(parts, key=lambda name: parts[name])
     filled = f"{part.capitalize()} fill {parts[part] / 2**30:.1f} of {peak / 2**30:.1f} GiB"
-    return f"{filled}. {FIRST[part]}"
+    return f"{filled}. {FIRST.get(part, '')}".rstrip()

@@ -93,8 +93,7 @@ def kernels_of(kernels: list[tuple[str, int, int]], steps: int, step_ms: float) 
     for name, _, duration in kernels:
         family = family_of(name)
         shares[family] = shares.get(family, 0) + duration / total
-    busy_ns = busy_time((start, start + duration) for _, start, duration in kernels)
-    busy_ms = busy_ns / 1e6 / steps
+    busy_ms = busy_time((start, start + duration) for _, start, duration in kernels) / 1e6 / steps
     names = {name for name, _, _ in kernels}
     by_share = sorted(shares.items(), key=lambda item: -item[1])
     return {

@@ -74,5 +74,5 @@ def measure_limits(record: RunRecord, trainer: "Trainer", _batches: Any = None) 
         record.compute_limit_fraction = record.achieved_tflop_per_second / ceiling
     if record.bytes_per_step and record.gpu_busy_ms_per_step:
         # GB/s while the GPU works
-        moved = record.bytes_per_step / record.gpu_busy_ms_per_step / 1e6
-        record.bandwidth_limit_fraction = moved / copy_rate
+        bytes_per_ms = record.bytes_per_step / record.gpu_busy_ms_per_step
+        record.bandwidth_limit_fraction = bytes_per_ms / 1e6 / copy_rate

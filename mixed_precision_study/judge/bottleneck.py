@@ -87,8 +87,7 @@ def limits_of_kernels(record: dict, families: dict[str, float]) -> list[Finding]
 def longest_others(record: dict) -> dict[str, float]:
     """Return {family: share of kernel time} of the longest kernels other than arithmetic."""
     shares = {n: share for n, share in record["kernel_family_fractions"] if n not in ARITHMETIC}
-    longest = sorted(shares.items(), key=lambda item: item[::-1], reverse=True)
-    return dict(longest[:FAMILIES_NAMED])
+    return dict(sorted(shares.items(), key=lambda item: item[::-1], reverse=True)[:FAMILIES_NAMED])
 
 
 def remedies_of(code: str, record: dict) -> list[str]:

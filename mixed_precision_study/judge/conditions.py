@@ -120,8 +120,11 @@ def order_difference(own: dict, base: dict) -> Finding | None:
     if before[0] == before[1] or same_process:
         return None
     first, second = (None if count is None else count + 1 for count in before)
-    values = {"place": first, "other": name_beside(base, own), "other_place": second}
-    return Finding("place", name_beside(own, base), values)
+    return Finding(
+        "place",
+        name_beside(own, base),
+        {"place": first, "other": name_beside(base, own), "other_place": second},
+    )
 
 
 def differences(own: dict, base: dict) -> list[Finding]:

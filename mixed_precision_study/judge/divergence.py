@@ -44,8 +44,7 @@ def gain_over_chance(record: dict) -> float | None:
         return None
     if record["metric_better"] == "higher":
         # a metric that exceeds 1 by chance: in multiples of that
-        room = 1 - chance if chance < 1 else chance
-        return (last - chance) / room
+        return (last - chance) / (1 - chance if chance < 1 else chance)
     if chance <= 0:
         return None
     if record["metric_name"] == "perplexity" and chance > 1:

@@ -13,6 +13,17 @@ from .axis import Axis, grouped
 
 MARGIN = 0.03  # share of a limit that a prediction leaves free, because it errs
 OF_GPT = ("context", "width", "layers", "vocabulary")  # models of timm grow with the batch alone
+# other settings that memory depends on; what they change is not predicted
+ALIKE = (
+    "model",
+    "image_size",
+    "optimizer",
+    "fused",
+    "attention",
+    "dropout",
+    "compile_mode",
+    "loader",
+)
 STATES = ("parameters", "optimizer", "masters")
 
 
@@ -43,7 +54,7 @@ def sizes_of(settings: dict) -> dict[str, float]:
 def model_of(record: dict) -> tuple:
     """Return what tells the models of a table apart."""
     settings = record["settings"]
-    names = ("model", "batch_size", *OF_GPT)
+    names = (*ALIKE, "batch_size", *OF_GPT)
     return record["notebook"], *(settings.get(name) for name in names)
 
 
@@ -72,8 +83,8 @@ def is_at_end(record: dict) -> bool:
     """Return whether a peak was measured at the end of the backward pass, when all gradients are
     there. Of several parts of a batch the later ones find those of the first at any time.
     """
-    alone = record["settings"]["micro_batches"] == 1
-    return alone and 2 * record["ledger_gradients_mib"] > record["ledger_parameters_mib"]
+    part = 2 * record["ledger_gradients_mib"] / record["ledger_parameters_mib"]
+    return part > 1 == record["settings"]["micro_batches"]
 
 
 def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:
@@ -107,7 +118,8 @@ def most_like(table: list[dict], wanted: dict) -> list[dict]:
 
     They are of one model, because milliseconds of two cannot be put in order.
     """
-    alike = [one for one in table if model_of(one)[:2] == model_of(wanted)[:2]]
+    kept = 1 + len(ALIKE)
+    alike = [one for one in table if model_of(one)[:kept] == model_of(wanted)[:kept]]
 
     def distances(record: dict) -> list[float]:
         grown = growth(wanted, record)
@@ -119,8 +131,9 @@ def most_like(table: list[dict], wanted: dict) -> list[dict]:
 
 def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     """Return the prediction for a training that is `wanted`, as notebook, precision and settings,
-    or None where the model most like it was not measured with its remedies, or its batch is still
-    to be searched. table: ok records with a ledger.
+    or None where the model most like it was not measured with its remedies, where its vocabulary is
+    another one and no loss in parts told what logits take, or where its batch is still to be
+    searched. table: ok records with a ledger.
     """
     arm, asked = axis.arm_of(wanted), wanted["settings"]
     if asked["batch_size"] == "max":
@@ -130,7 +143,10 @@ def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
     if measured is None:
         return None
     grown = growth(wanted, measured)
-    parts = parts_of(measured, *logits_in(same, axis, asked["execution"]))
+    logits = logits_in(same, axis, asked["execution"])
+    if not logits[0] and asked.get("vocabulary") != measured["settings"].get("vocabulary"):
+        return None
+    parts = parts_of(measured, *logits)
     scaled = {name: part * grown[name] for name, part in parts.items()}
     # at its start the backward pass finds what blocks keep, at its end all gradients
     there = 0 if is_at_end(measured) else measured["ledger_gradients_mib"]
@@ -143,6 +159,5 @@ def predict(table: list[dict], axis: Axis, wanted: dict) -> Predicted | None:
 
 def fastest_within(predictions: Iterable[Predicted], limit_mib: float) -> Predicted | None:
     """Return the fastest prediction that fits into a limit, or None where none does."""
-    most = (1 - MARGIN) * limit_mib
-    fits = [one for one in predictions if one.peak_mib <= most]
+    fits = [one for one in predictions if one.peak_mib <= (1 - MARGIN) * limit_mib]
     return min(fits, key=lambda one: one.step_ms, default=None)

@@ -189,8 +189,9 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     blocks = geometric(float(np.median(block_ratios(*pair))) for pair in usable)
     differing = differences_in(usable)
     if len(fair) < len(pairs):
-        counts = {"number": len(pairs) - len(fair), "total": len(pairs)}
-        differing.append(Finding("left_out", values=counts))
+        differing.append(
+            Finding("left_out", values={"number": len(pairs) - len(fair), "total": len(pairs)})
+        )
     return {
         **found,
         "seeds": len({own["settings"]["seed"] for own, _ in usable}),

@@ -118,5 +118,7 @@ def quality_lost(runs: Runs, base_runs: Runs) -> Finding | None:
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
     rounding = first["settings"].get("rounding", "nearest")
     by_rounding = first["precision"] == "bf16_true" and rounding == "nearest"
-    values = {"metric": one["metric_name"], "own": ends[0], "base": ends[1]}
-    return Finding("lost_by_rounding" if by_rounding else "lost", values=values)
+    return Finding(
+        "lost_by_rounding" if by_rounding else "lost",
+        values={"metric": one["metric_name"], "own": ends[0], "base": ends[1]},
+    )

@@ -32,8 +32,9 @@ def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
         ended = time.perf_counter()
         after = gpu.ask("TotalEnergyConsumption")
     within = [sample for sample in samples if began <= sample["seconds"] <= ended]
-    joules = joules_between(before, after)
-    record.card_samples_all.append({"seconds": ended - began, "joules": joules, "samples": within})
+    record.card_samples_all.append(
+        {"seconds": ended - began, "joules": joules_between(before, after), "samples": within}
+    )
     limit = gpu.ask("EnforcedPowerLimit")  # milliwatts
     record.power_watts_limit = limit and limit / 1000
     record.sm_clock_mhz_max = gpu.ask("MaxClockInfo", 1)

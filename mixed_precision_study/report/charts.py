@@ -365,8 +365,13 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
     for place, text in zip(y[heads] - 1 - above, rows.run[heads], strict=True):
         axes.text(names, place, textwrap.shorten(text, LONG_LINE, placeholder="…"), **beside)
     if parts:
-        handles = [Patch(color=colour, label=part) for part, colour in parts.items()]
-        figure.legend(handles=handles, loc="lower left", ncols=2, borderpad=0, handlelength=1.2)
+        figure.legend(
+            handles=[Patch(color=colour, label=part) for part, colour in parts.items()],
+            loc="lower left",
+            ncols=2,
+            borderpad=0,
+            handlelength=1.2,
+        )
     return figure
 
 

@@ -137,8 +137,7 @@ class Batch:
         for label, progress in list(self.now.items()):
             say(f"{label}  {progress}")
         if self.done:
-            left = seconds * (self.total / len(self.done) - 1)
-            say(f"about {math.ceil(left / 60)} min left")
+            say(f"about {math.ceil(seconds * (self.total / len(self.done) - 1) / 60)} min left")
 
     def write_times(self, seconds: float) -> None:
         """Write how long all runs took, and each of them, and say so."""

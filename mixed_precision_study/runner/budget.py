@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from ..judge.fit import Predicted, fastest_within, model_of, predict
+from ..judge.fit import Predicted, fastest_within, predict
 from ..judge.ratios import newest_first
-from ..parameters import UserError
+from ..parameters import UserError, sized
 from ..report.files import Study
 from ..report.tables import Tables
 from ..store.commit import ROOT
@@ -29,29 +29,29 @@ def within_limit(
         return comparisons
     axis = Study.model_validate(study["about"]).compares()
     tables = [measured_in(place) for place in (folder, ROOT / "outputs" / study["measured"])]
-    models: dict[tuple, list[dict[Predicted, Run]]] = {}
+    models: dict[str, list[dict[Predicted, Run]]] = {}
     for run in chain(*comparisons):
         (settings, precision), *_ = run.trainings.values()
         if settings["adapters"]:  # which are another model
             continue
         wanted = {"notebook": run.notebook.stem, "precision": precision, "settings": settings}
-        found = models.setdefault(model_of(wanted), [{} for _ in tables])
+        found = models.setdefault(sized(run.notebook.stem, settings), [{} for _ in tables])
         for known, table in zip(found, tables, strict=True):
             if prediction := predict(table, axis, wanted):
                 known.setdefault(prediction, run)
     chosen = []
-    for found in models.values():
+    for model, found in models.items():
         runs = max(found, key=len)
         if best := fastest_within(runs, 1024 * gib):
             arm, peak = Tables(axis=axis).short(best.arm), best.peak_mib / 1024
             say(
-                f"{runs[best].title}: of {len(runs)} ways {arm} is predicted to be the fastest "
-                f"that fits into {gib:g} GiB, with a peak of {peak:.1f}; "
+                f"{model}: of {len(runs)} ways {arm} is predicted to be the fastest that fits into "
+                f"{gib:g} GiB, with a peak of {peak:.1f} as PyTorch counts it, data included; "
                 f"steps were timed on {best.card or 'an unknown card'}"
             )
             chosen.append([runs[best]])
-        elif runs:
-            say(f"{next(iter(runs.values())).title}: nothing is predicted to fit into {gib:g} GiB")
+        else:
+            say(f"{model}: of {len(runs)} ways whose memory is known none fits into {gib:g} GiB")
     if not chosen:
         raise UserError(
             f"nothing is predicted to fit into {gib:g} GiB; predictions need records that this "

@@ -200,8 +200,7 @@ def plan_and_run(studies: dict, overrides: dict, args: Namespace) -> int:
         planned = plan_studies(studies, overrides, devices, args)
         if args.dry_run:
             for name, comparisons in planned.items():
-                jobs = jobs_of(comparisons, devices, args.again)
-                say_to_do(name, jobs, comparisons)
+                say_to_do(name, jobs_of(comparisons, devices, args.again), comparisons)
             return 0
         hold(planned, args, stack)
         if not devices[0].visible:
@@ -255,8 +254,11 @@ def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None
     total = sum(map(trainings_in, comparisons))
     to_do = [run for job in jobs for run in job.to_do]
     finished = total - trainings_in(to_do)
-    names = [run.title for run in to_do]
-    say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
+    say(
+        "\n  ".join(
+            [f"{name}: {finished} of {total} trainings are finished", *[run.title for run in to_do]]
+        )
+    )
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
@@ -359,8 +361,11 @@ def run_study(
 
 def all_went_well(comparisons: list[Comparison]) -> bool:
     """Return whether each training has a record of a result, and say how many have none."""
-    planned = itertools.chain(*comparisons)
-    records = [read_run(path) for run in planned for path in run.record_paths.values()]
+    records = [
+        read_run(path)
+        for run in itertools.chain(*comparisons)
+        for path in run.record_paths.values()
+    ]
     if missing := records.count(None):
         say(f"{missing} of {len(records)} trainings have not run; the same command runs them")
     if failed := sum(record["status"] in RETRIED for record in records if record):
@@ -396,8 +401,12 @@ def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     check_place(folder)
     for path in (executed, page, log):
         path.unlink(missing_ok=True)
-    command = [*papermill(notebook, executed, parameters), "--page", str(executed)]
-    process = start_process(command, folder, log, OF_A_REPORT)
+    process = start_process(
+        [*papermill(notebook, executed, parameters), "--page", str(executed)],
+        folder,
+        log,
+        OF_A_REPORT,
+    )
     exit_status = None
     try:
         with suppress(psutil.TimeoutExpired):

@@ -63,8 +63,10 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
     """
     chosen = [] if gpus == "none" else named_gpus(gpus)
     if not chosen:
-        count = jobs or min(CPU_JOBS, os.cpu_count() or 1)
-        return [Device(number, f"cpu{number}") for number in range(count)]
+        return [
+            Device(number, f"cpu{number}")
+            for number in range(jobs or min(CPU_JOBS, os.cpu_count() or 1))
+        ]
     if jobs:
         raise UserError(
             "--jobs is for the CPU (--gpus none); a GPU takes one run at a time, "

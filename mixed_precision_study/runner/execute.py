@@ -208,8 +208,13 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
             {"parameters": run.parameters, "given": run.given, "ways": run.ways}
         ),
     }
-    command = papermill(run.notebook, run.executed, run.parameters)
-    return start_process(command, run.folder, run.log_path, given, device.visible)
+    return start_process(
+        papermill(run.notebook, run.executed, run.parameters),
+        run.folder,
+        run.log_path,
+        given,
+        device.visible,
+    )
 
 
 def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:

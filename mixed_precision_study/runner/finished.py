@@ -95,8 +95,9 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     them with the new ones.
     """
     files_now.cache_clear()
-    planned = itertools.chain(*comparisons)
-    runs = {path: run for run in planned for path in run.record_paths.values()}
+    runs = {
+        path: run for run in itertools.chain(*comparisons) for path in run.record_paths.values()
+    }
     notebooks = {run.notebook.stem: run for run in runs.values()}
     moved: Counter = Counter()
     now = time.strftime("%Y%m%dT%H%M%S")

@@ -81,8 +81,7 @@ def locked(folder: Path, name: str, seconds: float = 0) -> Iterator[None]:
 
 def end_leftovers(folder: Path) -> None:
     """End what was started for a folder by this run_all.py, or by one that was killed."""
-    wanted = ["environ", "username"]
-    running = list(filter(is_alive, psutil.process_iter(wanted)))
+    running = list(filter(is_alive, psutil.process_iter(["environ", "username"])))
     mine = psutil.Process().username()  # root sees what others run, too
     others = {str(process.pid) for process in running} - {str(os.getpid())}
     left = []

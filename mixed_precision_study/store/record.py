@@ -447,8 +447,10 @@ def new_record(
     """
     plan = planned()
     run_id = run_id_of(notebook, plan.parameters | (way or {}) if plan else settings, precision)
-    run = Run.model_construct(run_id=run_id, notebook=notebook, precision=precision)
-    record = RunRecord.model_construct(run=run, settings=settings)
+    record = RunRecord.model_construct(
+        run=Run.model_construct(run_id=run_id, notebook=notebook, precision=precision),
+        settings=settings,
+    )
     record.fill(**facts)
     return record
 
@@ -664,8 +666,9 @@ def comparison_key(record: dict) -> tuple:
         if name not in OF_ONE_RUN and (name, value) not in usual.items()
     }
     named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
-    pairs = [*same.items(), *sorted(named.items())]
-    return tuple((name, json.dumps(value)) for name, value in pairs)
+    return tuple(
+        (name, json.dumps(value)) for name, value in [*same.items(), *sorted(named.items())]
+    )
 
 
 def is_explanation(record: dict) -> bool:

@@ -47,8 +47,7 @@ class ByteText(Text):
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Batches:
         batches = list(super().train_batches(epoch, dtype, size))  # which copy nothing
-        generator = random.Random(1000 * self.settings.asked.seed + epoch)  # noqa: S311, no secret
-        generator.shuffle(batches)
+        random.Random(1000 * self.settings.asked.seed + epoch).shuffle(batches)  # noqa: S311, no secret
         return iter(batches)
 
 

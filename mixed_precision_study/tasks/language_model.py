@@ -68,8 +68,7 @@ def write_words(network: nn.Module, data: Any, settings: Any, device: torch.devi
     # as at the start of a line
     written = [data.vocabulary.index("<eos>") if "<eos>" in data.vocabulary else 0]
     while len(written) <= settings.generate_words:
-        known = torch.tensor([[written[-1]]], device=device)
-        logits, hidden = network(known, hidden)
+        logits, hidden = network(torch.tensor([[written[-1]]], device=device), hidden)
         scores = logits[-1, 0, : len(data.vocabulary)].double().cpu()  # without the padding words
         if not scores.isfinite().all():
             break

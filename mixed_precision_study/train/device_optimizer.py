@@ -218,8 +218,7 @@ def rounded_at_random(exact: torch.Tensor) -> torch.Tensor:
     is cut off.
     """
     bits = exact.view(torch.int32)
-    noise = torch.randint_like(bits, 1 << 16)
-    return ((bits + noise) & -65536).view(torch.float32).bfloat16()
+    return ((bits + torch.randint_like(bits, 1 << 16)) & -65536).view(torch.float32).bfloat16()
 
 
 DEVICE_OPTIMIZERS: dict[type, Any] = {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}

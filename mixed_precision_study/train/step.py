@@ -400,8 +400,9 @@ def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
     record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
     if dtype and trainer.is_compiled:
         record.compiled_backward_autocast = read_switch("_functorch.config.backward_pass_autocast")
-    types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
-    record.parameter_dtypes = " + ".join(sorted(types))
+    record.parameter_dtypes = " + ".join(
+        sorted({str(weight.dtype).removeprefix("torch.") for weight in trainer.weights})
+    )
     record.fp8_linear_fraction = trainer.fp8_linear_fraction
 
 

@@ -31,7 +31,7 @@ def step(model, optimizer, stepped, ends):
         (1.5, False, fail, "weights"),
         (4.0, True, fail, "moments"),
         (9.0, True, fail, "activations"),
-        (9.0, True, cross_entropy, "logits"),
+        (9.0, True, cross_entropy, "activations with logits"),
     ],
 )
 def test_the_largest_part_is_named_with_its_first_remedy(monkeypatch, peak, stepped, ends, part):
@@ -56,4 +56,5 @@ def test_a_record_says_it_with_the_command_that_predicts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda *_: 2**33)
     (record,) = experiment.run()
     assert "Activations fill" in record.reason
-    assert record.reason.endswith("run_all.py fit -p memory_limit_gib 12")
+    assert "run_all.py fit/transformer -p model" in record.reason
+    assert record.reason.endswith("-p vocabulary 256 -p memory_limit_gib 12")

@@ -21,8 +21,9 @@ ARMS = [
 
 
 def made(settings, precision="amp_bf16"):
-    record = {"notebook": "transformer", "precision": precision, "settings": settings}
-    return record | ledger_of(settings, precision)
+    return {"notebook": "transformer", "precision": precision, "settings": settings} | ledger_of(
+        settings, precision
+    )
 
 
 # of bf16 weights the loss was measured in parts alone
@@ -42,7 +43,7 @@ def test_a_larger_model_is_predicted_part_by_part(arm):
 def test_what_was_not_measured_is_not_predicted():
     assert predict(TABLE, AXIS, made(LARGE | ARMS[4])) is not None
     others = [{"execution": "compile_cuda_graph"}, {"model": "other"}, {"checkpointing": 2}]
-    for other in (*others, {"batch_size": "max"}):
+    for other in (*others, {"batch_size": "max"}, {"optimizer": "sgd"}):
         wanted = {"notebook": "transformer", "precision": "amp_bf16"}
         wanted["settings"] = LARGE | ARMS[0] | other
         assert predict(TABLE, AXIS, wanted) is None
@@ -58,9 +59,11 @@ def test_times_of_two_models_are_not_put_in_order():
 def test_a_compiler_may_need_more_for_a_loss_in_parts():
     table = [made(SMALL | ARMS[4]), made(SMALL | ARMS[4] | {"loss_chunks": 8})]
     table[1]["ledger_activations_mib"] = table[0]["ledger_activations_mib"] + 500
-    wanted = made(SMALL | ARMS[4] | {"vocabulary": 100_000})
+    wanted = made(SMALL | ARMS[4] | {"width": 1024})
     without = predict(table[:1], AXIS, wanted)
     assert predict(table, AXIS, wanted).peak_mib == pytest.approx(without.peak_mib)
+    # what other logits take is not known then
+    assert predict(table, AXIS, made(SMALL | ARMS[4] | {"vocabulary": 100_000})) is None
 
 
 def test_all_gradients_are_there_at_the_end():

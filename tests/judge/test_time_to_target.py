@@ -24,8 +24,10 @@ def test_the_targets_are_the_experiments_or_the_asked_one():
 
 
 def test_what_is_not_reached_has_no_seconds():
-    metrics = [0.5, 0.93, 0.9], [0.95, 0.9, 0.9], [None, 0.6, None]
-    found = [to_target(run(metric=one), 0.92) for one in metrics]
+    found = [
+        to_target(run(metric=one), 0.92)
+        for one in ([0.5, 0.93, 0.9], [0.95, 0.9, 0.9], [None, 0.6, None])
+    ]
     assert found == [(2, 20, pytest.approx(400)), (1, 10, pytest.approx(200)), (None, None, None)]
     assert to_target(run((10.0, 20.0, 30.0)), 0.92) == (2, 30, 300)
     lower = to_target(

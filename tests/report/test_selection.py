@@ -116,8 +116,9 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     write_all(mine, made_up.make("cifar_resnet", "fp32"))
     (path,) = mine.glob("*.json")
     record = json.loads(path.read_text())
-    newer = {**record, "finished_at": "2999-01-01T00:00:00+00:00"}
-    (mine / "newer.json").write_text(json.dumps(newer))
+    (mine / "newer.json").write_text(
+        json.dumps({**record, "finished_at": "2999-01-01T00:00:00+00:00"})
+    )
     late = json.dumps(
         {**record, "finished_at": "9999-01-01T00:00:00+00:00", "epoch_seconds": [0.001]}
     )

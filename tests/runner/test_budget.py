@@ -28,7 +28,7 @@ def test_one_training_a_model_is_left_and_said(tmp_path, capsys):
     assert [run.parameters.get("loss_chunks") for run in runs] == [1, 8, None]
     with refuses("predictions need records"):
         chosen_in(tmp_path, batch_size=100_000)
-    assert capsys.readouterr().out.count("nothing is predicted to fit into 5 GiB") == 3
+    assert capsys.readouterr().out.count("none fits into 5 GiB") == 3
 
 
 def test_an_earlier_choice_does_not_hide_the_table(tmp_path):

@@ -203,8 +203,7 @@ def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, ending)
     numbers = {name: 100_003 + 10 * number + place for number, name in enumerate(DAEMONS)}
     lines = [source.format(numbers[name]) for name, source in DAEMONS.items()]
     lines += ["import warnings", "warnings.warn('odd')", last]
-    act = "\n".join([ACT, *lines])
-    write_suite(tmp_path, {"one": [entry()]}, act)
+    write_suite(tmp_path, {"one": [entry()]}, "\n".join([ACT, *lines]))
     limit = ("--timeout", 0.2) if ending == "timeout" else ()
     done = call(tmp_path, "one", "--output-dir", tmp_path / "out", *limit)
     assert [name for name, number in numbers.items() if sleeping(number)] == []

@@ -45,8 +45,9 @@ def test_a_record_that_cannot_count_is_made_again(one_run):
 def test_a_process_is_made_whole_where_a_way_is_missing(tmp_path):
     """As where `quick` was begun when it had one way, or was ended between two."""
     ways = [{"precisions": ["fp32", "amp_bf16"]}, {"precisions": ["amp_bf16"], "scaler": "device"}]
-    study = {"runs": [{"notebook": "cifar_resnet", "ways": ways}]}
-    (((run,),), _) = plan(study, NOTEBOOKS, tmp_path, {}, on_gpu=True)
+    (((run,),), _) = plan(
+        {"runs": [{"notebook": "cifar_resnet", "ways": ways}]}, NOTEBOOKS, tmp_path, {}, on_gpu=True
+    )
     write_run(run._replace(ways=run.ways[:1]), code_hash=None)
     assert [*unfinished([run], GPUS)] == [run] and len([*tmp_path.glob("*.json")]) == 2
     last = write_run(run)
