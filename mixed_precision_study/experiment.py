@@ -609,8 +609,10 @@ class Experiment:
         its metric on the test set if there is one.
         """
         if beginning := self.parameters.save_to:
-            file = Path(self.parameters.data_dir) / f"{beginning}-{trainer.precision}.pt"
-            torch.save(trainer.network.state_dict(), file)
+            torch.save(
+                trainer.network.state_dict(),
+                Path(self.parameters.data_dir) / f"{beginning}-{trainer.precision}.pt",
+            )
         if self.after_training is not None:
             with evaluating(trainer) as model:
                 self.after_training(model, trainer.precision)

@@ -241,8 +241,7 @@ def say_what_comes_next(records: list[RunRecord], folder: str) -> None:
     if {(record.status, record.device_type) for record in records} == {("ok", "cuda")}:
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
     if RUN_ALL.exists():
-        words = "python", os.path.relpath(RUN_ALL), "--report", folder
-        print(f"The report: {shlex.join(words)}")
+        print(f"The report: {shlex.join(('python', os.path.relpath(RUN_ALL), '--report', folder))}")
     else:  # installed, without what draws a report
         print(f"All numbers: mixed_precision_study.report.tables.read_tables({folder!r}).ratios")
 

@@ -203,8 +203,10 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def returns_view(operation: Any) -> bool:
-    aliases = [value.alias_info for value in operation._schema.returns]
-    return any(alias and not alias.is_write for alias in aliases)
+    return any(
+        alias and not alias.is_write
+        for alias in [value.alias_info for value in operation._schema.returns]
+    )
 
 
 class WorkCounter(TorchDispatchMode):

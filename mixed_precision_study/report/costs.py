@@ -65,15 +65,16 @@ def percents(
 ) -> str:
     """Return the spans of a column in percent over the compared arms, one for each value of `by`.
 
-    The words `what` come first, and name the arms and their bases. "" where it is not known.
+    The words `what` come first, and name the arms and their bases, or the only arm of which it is
+    known. "" where it is not known.
     """
     own = rows[rows.arm.isin(tables.compared_arms)].dropna(subset=column)
     if own.empty:
         return ""
-    found = set(own.get("baseline", ()))
-    bases = [tables.called(one) for one in tables.axis.bases if one in found]
+    bases = [tables.called(one) for one in tables.axis.bases if one in set(own.get("baseline", ()))]
+    arms = tables.subject if own.arm.nunique() > 1 else tables.called(own.arm.iloc[0])
     told = spans(factor * own[column], own[by].map(bare), form, "%")
-    return f"{what.format(tables.subject, listed(bases or ['']))}: {told}"
+    return f"{what.format(arms, listed(bases or ['']))}: {told}"
 
 
 def add_bars(section: Section, rows: DataFrame, name: str, parts: dict | None = None) -> None:

@@ -87,8 +87,10 @@ class NumberedImages(ImageData):
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
-            trained = [self.paths[index] for index in self.training]
-            say_copies(trained, [self.paths[index] for index in self.held_out])
+            say_copies(
+                [self.paths[index] for index in self.training],
+                [self.paths[index] for index in self.held_out],
+            )
         if settings.loader == "gpu":
             pixels = decode_all(self.take, len(self.labels))
             parts = (pixels, self.labels, self.training, self.held_out)
