@@ -300,8 +300,18 @@ def draw(rows: pd.DataFrame, limits: tuple[float, float], lines: int) -> object:
         if row.low == row.low:
             axes.vlines(row.gib, 1 + row.low, 1 + row.high, color=shade, linewidth=1.6)
     for number, row in enumerate(best.itertuples(), 1):
+        # on both sides in turn, because neighbours may touch
+        far, sides = (
+            ((-5, -4), ("right", "top")) if number % 2 == 0 else ((5, 4), ("left", "bottom"))
+        )
         axes.annotate(
-            f"{number}", (row.gib, 1 + row.more), (5, 4), textcoords="offset points", color=INK
+            f"{number}",
+            (row.gib, 1 + row.more),
+            far,
+            textcoords="offset points",
+            ha=sides[0],
+            va=sides[1],
+            color=INK,
         )
     high = figure.get_figheight()
     figure.text(0, (foot - FOOT) / high, listed(best), va="top", linespacing=1.25)
