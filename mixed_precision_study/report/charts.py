@@ -200,13 +200,18 @@ def drawn_as(rows: DataFrame, panels: list[str]) -> DataFrame:
 
 
 def dots_note(rows: DataFrame) -> str:
-    """Return what the marks of dots() mean in one line of Markdown; it names only what is there."""
+    """Return what the marks of dots() mean in one line of Markdown; it names only what is there,
+    and no arm where arms share marks, because each dot is named.
+    """
     named = (rows.mark.map(SIGNS) + " " + rows.short).map(plain).unique()
-    alone = "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's"
+    if len(named) > len(SIGNS):
+        named = ()
     marks = {
         "line: 95% interval": rows.low.notna() & ~rows.ranged,
         "pale line: slowest to fastest machine": rows.ranged,
-        alone: rows.strong,
+        "**bold**: the fastest of its row beyond doubt, as its interval overlaps no other's": (
+            rows.strong
+        ),
         "grey: no clear difference, as the line includes 1": rows.low.le(1) & rows.high.ge(1),
         "grey without a line: too few runs to tell": rows.low.isna(),
     }

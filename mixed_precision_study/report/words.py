@@ -174,8 +174,7 @@ def setting_name(name: str, value: object) -> str:
     if found := NAMED_SETTINGS.get(f"{name} {value}"):
         return found
     if isinstance(value, bool):
-        named = {"keep_batchnorm_fp32": "fp32 BatchNorm", "fused": "fused optimizer"}
-        name = named.get(name, name)
+        name = {"keep_batchnorm_fp32": "fp32 BatchNorm", "fused": "fused optimizer"}.get(name, name)
         return name if value else f"without {name}"
     if name == "optimizer":
         return str(value)
@@ -375,7 +374,8 @@ def said_of_made_up(records: Runs) -> str:
     reasons = [MADE_UP[data_asked_for(record) == "synthetic"] for record in made_up]
     if not reasons:
         return ""
-    many = f"{len(reasons)} of {len(trained)} runs trained"
-    runs = many if len(trained) > 1 else "The run trained"
+    runs = (
+        f"{len(reasons)} of {len(trained)} runs trained" if len(trained) > 1 else "The run trained"
+    )
     why = " or ".join(dict.fromkeys(reasons))
     return f"{runs} on made-up data, because {why}, so their quality says nothing about real data."
