@@ -468,7 +468,7 @@ def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
 
 
 def sized(notebook: str, settings: dict) -> str:
-    """Return a notebook with its model's size as words of run_all.py: "transformer -p layers 12"."""
+    """Return a notebook with its model's size in words of run_all.py, as "gpt -p layers 12"."""
     words = [f"-p {name} {settings[name]}" for name in SIZES if name in settings]
     return " ".join([notebook, *words])
 
