@@ -1,6 +1,7 @@
 """What each remedy for memory saves and costs: the tables and the picture of its answer."""
 
 import functools
+import itertools
 import math
 import re
 import sys
@@ -33,6 +34,10 @@ from mixed_precision_study.store.reading import read_records  # noqa: E402
 FOLDER = "main/fit-h200"
 STUDY = "fit"  # whose models the answer shows; the others have one model more, or time alone
 SAVES_NOTHING = 0.03  # share of the peak, below which a remedy did nothing here
+NUMBER_SIDES = (  # of a dot, in turn, because neighbours may touch
+    {"xytext": (5, 4), "ha": "left", "va": "bottom"},
+    {"xytext": (-5, -4), "ha": "right", "va": "top"},
+)
 HIGH, FOOT = 2.6, 0.55  # inches of a panel of the picture, and below it down to its list
 NAMES = {  # of settings; others are named as everywhere
     "checkpointing 1": "every block again",
@@ -299,20 +304,10 @@ def draw(rows: pd.DataFrame, limits: tuple[float, float], lines: int) -> object:
         dot.set_gid(f"dot {row.arm}")
         if row.low == row.low:
             axes.vlines(row.gib, 1 + row.low, 1 + row.high, color=shade, linewidth=1.6)
-    for number, row in enumerate(best.itertuples(), 1):
-        # on both sides in turn, because neighbours may touch
-        far, sides = (
-            ((-5, -4), ("right", "top")) if number % 2 == 0 else ((5, 4), ("left", "bottom"))
-        )
-        axes.annotate(
-            f"{number}",
-            (row.gib, 1 + row.more),
-            far,
-            textcoords="offset points",
-            ha=sides[0],
-            va=sides[1],
-            color=INK,
-        )
+    sides = itertools.cycle(NUMBER_SIDES)
+    for number, (row, side) in enumerate(zip(best.itertuples(), sides, strict=False), 1):
+        place = (row.gib, 1 + row.more)
+        axes.annotate(f"{number}", place, textcoords="offset points", color=INK, **side)
     high = figure.get_figheight()
     figure.text(0, (foot - FOOT) / high, listed(best), va="top", linespacing=1.25)
     return figure

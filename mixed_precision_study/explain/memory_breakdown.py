@@ -122,6 +122,5 @@ def close_memory_breakdown(record: Any) -> None:
         )
         return
     total = record.peak_allocated_mib + record.ledger_slack_mib + record.ledger_context_mib
-    record.ledger_error_fraction = (
-        total / (record.device_used_mib - record.device_used_before_mib) - 1
-    )
+    used = record.device_used_mib - record.device_used_before_mib
+    record.ledger_error_fraction = total / used - 1

@@ -7,6 +7,8 @@ import torch
 from .memory_breakdown import bytes_of
 
 FIRST = {  # by what fills most of the memory
+    "weights": "Keep the weights in bf16 and round them stochastically, by torchao.optim.",
+    "moments": "Keep weights and moments in bf16 and round stochastically, by torchao.optim.",
     "activations with logits": (
         "Compile the model, or compute the loss in 8 parts, each under torch.utils.checkpoint."
     ),
@@ -14,8 +16,6 @@ FIRST = {  # by what fills most of the memory
         "Compile the model with torch._functorch.config.activation_memory_budget = 0.6, or "
         "compute each block again in the backward pass, under torch.utils.checkpoint."
     ),
-    "moments": "Keep weights and moments in bf16 and round stochastically, by torchao.optim.",
-    "weights": "Keep the weights in bf16 and round them stochastically, by torchao.optim.",
 }
 
 
@@ -51,6 +51,6 @@ def first_remedy(error: BaseException) -> str:
     if not peak:
         return ""
     parts = filled_by(error, peak)
-    part = max(parts, key=lambda name: parts[name])
+    part = max(FIRST, key=lambda name: parts.get(name, 0))
     filled = f"{part.capitalize()} fill {parts[part] / 2**30:.1f} of {peak / 2**30:.1f} GiB"
-    return f"{filled}. {FIRST.get(part, '')}".rstrip()
+    return f"{filled}. {FIRST[part]}"

@@ -203,10 +203,8 @@ def tensors_in(tree: Any) -> list[Tensor]:
 
 
 def returns_view(operation: Any) -> bool:
-    return any(
-        alias and not alias.is_write
-        for alias in [value.alias_info for value in operation._schema.returns]
-    )
+    aliases = (value.alias_info for value in operation._schema.returns)
+    return any(alias and not alias.is_write for alias in aliases)
 
 
 class WorkCounter(TorchDispatchMode):

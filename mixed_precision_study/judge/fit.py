@@ -83,8 +83,8 @@ def is_at_end(record: dict) -> bool:
     """Return whether a peak was measured at the end of the backward pass, when all gradients are
     there. Of several parts of a batch the later ones find those of the first at any time.
     """
-    part = 2 * record["ledger_gradients_mib"] / record["ledger_parameters_mib"]
-    return part > 1 == record["settings"]["micro_batches"]
+    alone = record["settings"]["micro_batches"] == 1
+    return alone and 2 * record["ledger_gradients_mib"] > record["ledger_parameters_mib"]
 
 
 def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:

@@ -402,5 +402,6 @@ def memory_bars(rows: DataFrame) -> DataFrame:
     gib = known.gib.astype(float)
     labels = gib.map("{:,.2f} GiB".format)
     known = known.drop(columns=["low", "high"])  # of ratios
-    task = known.task + ": peak memory"
-    return known.assign(name=known.model, task=task, value=gib, label=labels, note="")
+    return known.assign(
+        name=known.model, task=known.task + ": peak memory", value=gib, label=labels, note=""
+    )

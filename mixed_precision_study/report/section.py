@@ -238,8 +238,9 @@ class Section:
         if same:
             options["caption"] = f"All rows: {' · '.join(frame[same].iloc[0])}"
         frame = frame.drop(columns=same)
-        rows = frame.where(frame.notna(), "-").to_dict("records")
-        self.parts.append(Table(rows, folded, **options))
+        self.parts.append(
+            Table(frame.where(frame.notna(), "-").to_dict("records"), folded, **options)
+        )
 
     def chart(self, figures: list[Figure], name: str, finding: str) -> None:
         """Add a chart of figures, if there are any. The finding is its alternative text."""

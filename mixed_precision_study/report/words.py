@@ -109,8 +109,10 @@ def model_name(record: dict) -> str:
 
 def arm_name(settings: Sequence[str], arm: str) -> str:
     """Return the name of an arm for a sentence: its own, else what is set to what."""
-    names = zip(settings, arm.split(", "), strict=False)
-    return ", ".join(setting_name(name, TRUTH.get(value, value)) for name, value in names)
+    return ", ".join(
+        setting_name(name, TRUTH.get(value, value))
+        for name, value in zip(settings, arm.split(", "), strict=False)
+    )
 
 
 def bare(model: str) -> str:

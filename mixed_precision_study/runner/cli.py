@@ -254,11 +254,8 @@ def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None
     total = sum(map(trainings_in, comparisons))
     to_do = [run for job in jobs for run in job.to_do]
     finished = total - trainings_in(to_do)
-    say(
-        "\n  ".join(
-            [f"{name}: {finished} of {total} trainings are finished", *[run.title for run in to_do]]
-        )
-    )
+    names = [run.title for run in to_do]
+    say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:

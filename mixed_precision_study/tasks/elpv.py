@@ -93,8 +93,9 @@ class NumberedImages(ImageData):
             )
         if settings.loader == "gpu":
             pixels = decode_all(self.take, len(self.labels))
-            parts = (pixels, self.labels, self.training, self.held_out)
-            self.on_device = [part.to(device) for part in parts]
+            self.on_device = [
+                part.to(device) for part in (pixels, self.labels, self.training, self.held_out)
+            ]
 
     @property
     def chance(self) -> float:

@@ -181,8 +181,9 @@ class IterableData(TrainingData):
                     "such as (inputs, labels)."
                 )
         if self.place is None:
-            of_loader = getattr(self.batches, "batch_size", None)
-            self.place, self.size = counted_place(sizes[0], self.size, of_loader)
+            self.place, self.size = counted_place(
+                sizes[0], self.size, getattr(self.batches, "batch_size", None)
+            )
         return hash(str(sizes)), sum(known.get(self.place, (0, 0))[1] for known in sizes)
 
     def check_same(self, epoch: int | None, counts: list[tuple]) -> None:

@@ -249,11 +249,8 @@ def cast_model(
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
-    norms = [
-        module
-        for module in model.modules()
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
-    ]
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    norms = [module for module in model.modules() if isinstance(module, kind)]
     for norm in norms:
         # counting the steps costs a kernel in each, and only an average over all needs the count
         if norm.momentum is not None:

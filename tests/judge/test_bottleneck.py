@@ -20,9 +20,8 @@ def run_of(families=DENSE, matmul=None, gains=False, **fields):
     """
     if matmul is not None:
         families = [["matmul", matmul], ["copy", 1 - matmul]]
-    return profiled(SPARSE if families == "sparse" else families, **fields) | (
-        {"graph_gain": GAIN} if gains else {}
-    )
+    record = profiled(SPARSE if families == "sparse" else families, **fields)
+    return record | ({"graph_gain": GAIN} if gains else {})
 
 
 @pytest.mark.parametrize(("fields", "codes", "values"), CASES["limits"])

@@ -21,9 +21,8 @@ ARMS = [
 
 
 def made(settings, precision="amp_bf16"):
-    return {"notebook": "transformer", "precision": precision, "settings": settings} | ledger_of(
-        settings, precision
-    )
+    record = {"notebook": "transformer", "precision": precision, "settings": settings}
+    return record | ledger_of(settings, precision)
 
 
 # of bf16 weights the loss was measured in parts alone

@@ -52,13 +52,8 @@ def mixed(suite):
     (suite / "here").mkdir()
     (suite / "here/mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONOPTIMIZE": "2"}
-    done = call(
-        suite,
-        "mix",
-        *("--output-dir", f"../{output.name}", "--jobs", 2),
-        env=environment,
-        cwd=suite / "here",
-    )
+    words = ("--output-dir", f"../{output.name}", "--jobs", 2)
+    done = call(suite, "mix", *words, env=environment, cwd=suite / "here")
     assert done.returncode == 1 and not survivors(output)
     return output, read_records(output), done
 

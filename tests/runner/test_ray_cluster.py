@@ -123,7 +123,7 @@ def waiting(suite, study, cluster, runs, output, *words):
 
 def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     there, here = tmp_path / "ray", tmp_path / "local"
-    done = [call(suite, "ends", "--output-dir", there, *("--ray", cluster[0].address))]
+    done = [call(suite, "ends", "--output-dir", there, "--ray", cluster[0].address)]
     done.append(call(suite, "ends", "--output-dir", here))
     assert [one.returncode for one in done] == [1, 1]
     records = read_records(there)
