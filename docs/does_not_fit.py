@@ -237,7 +237,7 @@ def nothing_of(outputs: Path) -> str:
     lines = []
     for model, rows in idle.groupby("model", sort=False):
         plain = usual.loc[model]
-        why = f" ({plain.fills} fill {plain.share:.0%})" if plain.fills else ""
+        why = f" ({plain.share:.0%} {plain.fills})" if plain.fills else ""
         lines.append(f"- **{short_model(model)}**: {', '.join(rows['name'])}{why}.")
     return "\n".join(lines) or "- None."
 
@@ -253,9 +253,9 @@ def score_of(outputs: Path) -> str:
     large = found["predicted"].count("too large")
     verdict = "passes" if fit_budget.passes(found) else "does not pass"
     return (
-        f"For a held-out GPT of 350 million it is right in {own} of {len(budgets)} budgets of "
-        f"PyTorch's peak, and too large in {large}. *Every block again* is right in {rules[0]}, "
-        f"*8-bit moments* in {rules[1]}, the cautious rule in {rules[2]}. So it {verdict}."
+        f"Of {len(budgets)} budgets of a held-out GPT's peak it is right in {own} and too large in "
+        f"{large}. Fixed rules are right in {rules[0]} (*every block again*), {rules[1]} (*8-bit "
+        f"moments*) and {rules[2]} (cautious). So it {verdict}."
     )
 
 
@@ -278,7 +278,7 @@ def quality_of(outputs: Path) -> str:
     least, most = (pick(one[end] or 0 for one in found.values()) for pick, end in ENDS)
     return (
         f"Over {seeds} seeds {len(good)} of {len(found)} compiled remedies end at most 1% worse "
-        f"than compiling alone (90%: {least:+.2%} to {most:+.2%} bits per byte)."
+        f"than compiling alone (90%: {least:+.2%} to {most:+.2%})."
     ).replace("-", "−")
 
 
