@@ -94,7 +94,7 @@ def test_what_did_nothing_and_the_picture_are_those_of_the_arms(outputs):
     compiled = small_gpt(outputs).gib["compiled"]
     idle = does_not_fit.nothing_of(outputs).splitlines()
     assert len(idle) == 3 and all("optimizer in backward" in one for one in idle)
-    assert "(activations fill 79%)" in idle[0] and "bf16 moments" not in idle[0]
+    assert "(79% activations)" in idle[0] and "bf16 moments" not in idle[0]
     assert [len(does_not_fit.figures(one)) for one in (outputs, outputs / "none")] == [3, 0]
     (foot,) = (one.get_text() for one in does_not_fit.figures(outputs)[0].texts[2:])
     assert foot.startswith(f"1 compiled: {compiled:.1f} GiB, −50%")
