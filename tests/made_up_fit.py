@@ -71,7 +71,11 @@ def write_fit(folder, names=("fit", "fit-held-out", "fit-time"), **given):
                 if "width" in settings:
                     size = f"{settings['layers']} × {settings['width']}"
                     record.fill(model_title=f"GPT, {size}, context {settings['context']:,}")
-                record.fill(dataset_used="synthetic", synthetic=True)
-                record.fill(batch_size_used=settings["batch_size"], samples_per_epoch=1000)
+                record.fill(
+                    dataset_used="synthetic",
+                    synthetic=True,
+                    batch_size_used=settings["batch_size"],
+                    samples_per_epoch=1000,
+                )
                 record.fill(process_id=record.run_id, started_at="2026-11-29T12:00:00+00:00")
                 write_json(json.loads(record.model_dump_json()), folder / f"{record.run_id}.json")

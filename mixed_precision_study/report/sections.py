@@ -65,7 +65,11 @@ def best_of(tables: Tables, bars: DataFrame) -> DataFrame:
         keys = ["comparison", "arm"]
         lost = tables.quality[~tables.quality.usable.astype(bool)].set_index(keys).index
         usable = usable[~usable.set_index(keys).index.isin(lost)]
-    return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
+    return (  # epochs of different lengths compare by samples, which older records do not have
+        usable.sort_values(["samples_per_second", "seconds"], ascending=[False, True])
+        .drop_duplicates(["model", "task"])
+        .sort_index()
+    )
 
 
 def finding(tables: Tables, bars: DataFrame) -> tuple[str, str]:

@@ -71,8 +71,7 @@ def test_modes_with_fp32_weights_have_none():
 def test_rounding_at_random_is_right_on_average():
     torch.manual_seed(0)
     for value in (1 + 2**-9, -3.3, 1e-20, 0.1):
-        exact = torch.full((40_000,), value)
-        rounded = rounded_at_random(exact)
+        rounded = rounded_at_random(torch.full((40_000,), value))
         assert rounded.dtype == torch.bfloat16 and len(rounded.unique()) == 2
         spacing = (rounded.float().max() - rounded.float().min()).item()
         assert abs(rounded.double().mean().item() - value) < 0.02 * spacing

@@ -97,8 +97,7 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
 @pytest.mark.parametrize("code, lost", {6: True, 15: True, 16: True, 3: False}.items())
 def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
-    error = NvmlError("what NVML says", code)
-    fake_nvml(monkeypatch, **{function: Mock(side_effect=error)})
+    fake_nvml(monkeypatch, **{function: Mock(side_effect=NvmlError("what NVML says", code))})
     if lost:
         with pytest.raises(GpuLost, match="what NVML says"):
             used_mib("GPU-x")
