@@ -67,9 +67,12 @@ def over_hosts(own: Runs, base: Runs) -> dict:
     if not is_graph(own[0]) or not eager or len(hosts) < FEWEST_HOSTS:
         return {}
     ratios = list(filter(None, (ratio_of_means(own, runs) for runs in hosts)))
-    ends = {"lowest": min(ratios), "highest": max(ratios)}
-    found = unpaired_ratio(statistics.median(ratios)) | ends
-    return found | {"hosts": len(ratios), "outcome": FEW_HOSTS}
+    return unpaired_ratio(statistics.median(ratios)) | {
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "hosts": len(ratios),
+        "outcome": FEW_HOSTS,
+    }
 
 
 def peak_gib(record: dict) -> float | None:

@@ -55,7 +55,7 @@ def model_of(record: dict) -> tuple:
     """Return what tells the models of a table apart."""
     settings = record["settings"]
     names = (*ALIKE, "batch_size", *OF_GPT)
-    return record["notebook"], *(settings.get(name) for name in names)
+    return record["notebook"], *map(settings.get, names)
 
 
 def chunks_of(record: dict) -> int:
@@ -83,8 +83,10 @@ def is_at_end(record: dict) -> bool:
     """Return whether a peak was measured at the end of the backward pass, when all gradients are
     there. Of several parts of a batch the later ones find those of the first at any time.
     """
-    alone = record["settings"]["micro_batches"] == 1
-    return alone and 2 * record["ledger_gradients_mib"] > record["ledger_parameters_mib"]
+    return (
+        record["settings"]["micro_batches"] == 1
+        and 2 * record["ledger_gradients_mib"] > record["ledger_parameters_mib"]
+    )
 
 
 def parts_of(record: dict, logits: float, kept_logits: float) -> dict[str, float]:

@@ -12,10 +12,11 @@ def in_turn(items: Sequence, key: str, repetition: int) -> list:
     The orders are the rows of a Latin square (Williams, 1949): in as many repetitions as there are
     items, each item comes once first, once second and so on. With an even number each also follows
     every other exactly once, so that heat, or whatever else a run leaves behind, meets all of them
-    alike. `key` shuffles the items beforehand.
+    alike. Every second repetition has the row that reverses the one before, nearly so with an odd
+    number, so that few repetitions have both orders, too. `key` shuffles the items beforehand.
     """
     count = len(items)
-    shuffled = list(items)
-    random.Random(key).shuffle(shuffled)  # noqa: S311  # no secret; equal on every machine
+    shuffled = random.Random(key).sample(items, count)  # noqa: S311  # no secret; equal everywhere
     places = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
-    return [shuffled[(place + repetition) % count] for place in places]
+    row = repetition // 2 + repetition % 2 * ((count + 1) // 2)
+    return [shuffled[(place + row) % count] for place in places]

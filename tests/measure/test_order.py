@@ -25,10 +25,10 @@ def test_repetitions_are_a_square_of_williams(count, key):
     neighbours = Counter(pair for row in rows for pair in itertools.pairwise(row))
     if count % 2 == 0:
         assert neighbours == Counter(itertools.permutations(NAMES[:count], 2))
-    assert [in_turn(NAMES[:count], key, repetition + count) for repetition in range(count)] == rows
+        assert rows[1::2] == [row[::-1] for row in rows[::2]]
 
 
 def test_an_order_is_the_same_on_every_machine():
-    assert in_turn(NAMES[:4], "resnet18", 0) == ["amp_bf16", "tf32", "amp_fp16", "fp32"]
+    assert in_turn(NAMES[:4], "resnet18", 0) == ["amp_fp16", "fp32", "amp_bf16", "tf32"]
     firsts = Counter(in_turn(NAMES[:4], f"comparison {number}", 0)[0] for number in range(2000))
     assert all(abs(count - 500) < 100 for count in firsts.values())  # a standard deviation of 19
