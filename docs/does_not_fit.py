@@ -284,7 +284,7 @@ def quality_of(outputs: Path) -> str:
     tried = ", ".join(name.removeprefix("compiled + ") for name in found)
     return (
         f"A small compiled GPT ends at most 1% worse with {len(good)} of {len(found)} remedies "
-        f"({tried}; {seeds} seeds, 90%: {least:+.2%} to {most:+.2%})."
+        f"({seeds} seeds, 90%: {least:+.2%} to {most:+.2%}). Tried: {tried}."
     ).replace("-", "−")
 
 
