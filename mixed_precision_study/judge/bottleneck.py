@@ -73,8 +73,12 @@ def limits_of_kernels(record: dict, families: dict[str, float]) -> list[Finding]
     if record["precision"] != "fp32" and misaligned >= 0.5 and arithmetic >= 0.3:
         return [Finding(SIZES, values={**values, "misaligned": misaligned})]
     if arithmetic < 0.5:
-        other = {"other": 1 - arithmetic, "longest": longest_others(record)}
-        return [Finding(OTHER_KERNELS, values=other)]
+        return [
+            Finding(
+                OTHER_KERNELS,
+                values={"other": 1 - arithmetic, "longest": longest_others(record)},
+            )
+        ]
     # other patterns of kernel names
     values["on_cores"] = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)
     code = ON_TENSOR_CORES if values["on_cores"] >= 0.5 else WITHOUT_TENSOR_CORES

@@ -181,7 +181,7 @@ def run_all(args: Namespace) -> int:
     check_overrides(studies.values(), args.notebooks, overrides)
     if args.list:
         for name, study in studies.items():
-            folder = ROOT / OWN_RUNS / name
+            folder = folder_of(name, studies, args)
             runs = plan(study, args.notebooks, folder, overrides, True)[0]
             say_study(name, study, within_limit(runs, study, folder, overrides))
         return 0
@@ -230,8 +230,11 @@ def parameters_in_words(name: str, beside: Path) -> str:
     """Return the parameters cell of a notebook, and below it the common parameters that it does
     not assign.
     """
-    folders = (ROOT / "notebooks", beside)
-    paths = {path.stem: path for folder in folders for path in sorted(folder.glob("*.ipynb"))}
+    paths = {
+        path.stem: path
+        for folder in (ROOT / "notebooks", beside)
+        for path in sorted(folder.glob("*.ipynb"))
+    }
     if name not in paths:
         raise UserError(f"--parameters {name}: {did_you_mean(name, paths, 'the notebooks are')}")
     declared, cell = parameters_of(paths[name])
@@ -254,8 +257,9 @@ def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None
     total = sum(map(trainings_in, comparisons))
     to_do = [run for job in jobs for run in job.to_do]
     finished = total - trainings_in(to_do)
-    names = [run.title for run in to_do]
-    say("\n  ".join([f"{name}: {finished} of {total} trainings are finished", *names]))
+    say(f"{name}: {finished} of {total} trainings are finished")
+    for run in to_do:
+        say(f"  {run.title}")
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
@@ -286,8 +290,9 @@ def place_of_records(word: str) -> Path:
     records, others = read_records(place)
     used, left_out = sort_out(records)
     if not used:
-        why = map(" ".join, [*left_out, *others])
-        reason = next(why, "give a folder that run_all.py has written")
+        reason = next(
+            map(" ".join, [*left_out, *others]), "give a folder that run_all.py has written"
+        )
         raise UserError(f"--report {word} holds no records that can be used; {reason}.")
     return place
 
@@ -297,14 +302,14 @@ def plan_studies(
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
-    on_gpu = bool(devices[0].visible)
     cards = cards_of(devices)
     if cards.lacking:
         say(NOT_TRIED)
-    base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
     for name, study in studies.items():
-        folder = base if args.output_dir and len(studies) == 1 else base / name
-        runs, left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
+        folder = folder_of(name, studies, args)
+        runs, left_out = plan(
+            study, args.notebooks, folder, overrides, bool(devices[0].visible), cards
+        )
         if not runs:
             raise UserError(
                 f"study {name} needs a GPU; without one, run the smoke test: "
@@ -316,6 +321,12 @@ def plan_studies(
         if not args.ray:  # with Ray the files lie on the nodes
             check_csv(planned[name])
     return planned
+
+
+def folder_of(name: str, studies: dict, args: Namespace) -> Path:
+    """Return where the results of one of several studies go."""
+    base = expanded(args.output_dir or str(ROOT / OWN_RUNS), "--output-dir")
+    return base if args.output_dir and len(studies) == 1 else base / name
 
 
 def check_csv(comparisons: list[Comparison]) -> None:
