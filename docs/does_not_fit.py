@@ -144,7 +144,8 @@ def time_of(tables: Tables, comparisons: pd.Index, arm: str) -> dict:
     """
     usual = fit_budget.plain_of(tables.axis)
     settings = tables.comparisons.settings
-    longest = sorted(comparisons, key=lambda one: settings[one]["max_steps"], reverse=True)
+    steps = {one: settings[one]["max_steps"] or math.inf for one in comparisons}  # 0: all
+    longest = sorted(steps, key=steps.__getitem__, reverse=True)
     found = [tables.between(tables.runs(one, arm), tables.runs(one, usual)) for one in longest]
     best = max(filter(None, found), key=lambda one: one["processes"] or 0, default=None)
     if best is None:
