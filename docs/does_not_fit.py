@@ -178,7 +178,7 @@ def gib(number: float) -> str:
 def time_in_words(row: object) -> str:
     """Return % of time more than bf16 AMP, with an interval where there is one."""
     time = "-" if row.more != row.more else percent(row.more)
-    if row.low == row.low and row.more:
+    if row.low == row.low and row.name != PLAIN:
         low, high = (f"{100 * end:.0f}".replace("-", "−") for end in (row.low, row.high))
         between = "–" if row.low >= 0 else " to "
         time += f" ({low}{between}{high})"

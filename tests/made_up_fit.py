@@ -66,8 +66,12 @@ def write_fit(folder, names=("fit", "fit-held-out", "fit-time"), **given):
             for run in comparison:
                 ((settings, precision),) = run.trainings.values()
                 record = new_record(run.notebook.stem, settings, precision, GPU)
-                record.fill(**ledger_of(settings, precision), status="ok", study=run.study)
-                record.fill(model_title="ViT-B/16")
+                record.fill(
+                    **ledger_of(settings, precision),
+                    status="ok",
+                    study=run.study,
+                    model_title="ViT-B/16",
+                )
                 if "width" in settings:
                     size = f"{settings['layers']} × {settings['width']}"
                     record.fill(model_title=f"GPT, {size}, context {settings['context']:,}")
@@ -76,6 +80,7 @@ def write_fit(folder, names=("fit", "fit-held-out", "fit-time"), **given):
                     synthetic=True,
                     batch_size_used=settings["batch_size"],
                     samples_per_epoch=1000,
+                    process_id=record.run_id,
+                    started_at="2026-11-29T12:00:00+00:00",
                 )
-                record.fill(process_id=record.run_id, started_at="2026-11-29T12:00:00+00:00")
                 write_json(json.loads(record.model_dump_json()), folder / f"{record.run_id}.json")

@@ -256,8 +256,7 @@ def say_to_do(name: str, jobs: list[Job], comparisons: list[Comparison]) -> None
     """Say how many trainings of a study are finished, and name the other runs in their order."""
     total = sum(map(trainings_in, comparisons))
     to_do = [run for job in jobs for run in job.to_do]
-    finished = total - trainings_in(to_do)
-    say(f"{name}: {finished} of {total} trainings are finished")
+    say(f"{name}: {total - trainings_in(to_do)} of {total} trainings are finished")
     for run in to_do:
         say(f"  {run.title}")
 
@@ -302,14 +301,13 @@ def plan_studies(
 ) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
+    on_gpu = bool(devices[0].visible)
     cards = cards_of(devices)
     if cards.lacking:
         say(NOT_TRIED)
     for name, study in studies.items():
         folder = folder_of(name, studies, args)
-        runs, left_out = plan(
-            study, args.notebooks, folder, overrides, bool(devices[0].visible), cards
-        )
+        runs, left_out = plan(study, args.notebooks, folder, overrides, on_gpu, cards)
         if not runs:
             raise UserError(
                 f"study {name} needs a GPU; without one, run the smoke test: "

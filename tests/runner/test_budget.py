@@ -20,15 +20,15 @@ def test_one_training_a_model_is_left_and_said(tmp_path, capsys):
     write_fit(tmp_path, ["fit"])
     runs = chosen_in(tmp_path)
     assert [run.notebook.stem for run in runs] == ["transformer", "transformer", "cifar_resnet"]
-    assert {run.parameters["memory_limit_gib"] for run in runs} == {5}
+    kinds = {(run.parameters["memory_limit_gib"], len(run.trainings)) for run in runs}
+    assert kinds == {(5, 1)}
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 3 and all("fits into 5 GiB, with a peak of" in line for line in said)
     assert all("compiled" in line and "timed on NVIDIA H200" in line for line in said)
     assert [run.parameters.get("loss_chunks") for run in runs] == [1, 8, None]
-    given = f"fit --list -p memory_limit_gib 5 --output-dir {tmp_path}"  # a list says it, too
-    cli.main(given.split())
-    *listed, trainings, _ = capsys.readouterr().out.splitlines()
-    assert listed == said and " 3 trainings" in trainings
+    with refuses("predictions need records"):
+        chosen_in(tmp_path, batch_size=100_000)
+    assert capsys.readouterr().out.count("none fits into 5 GiB") == 3
 
 
 def test_an_earlier_choice_does_not_hide_the_table(tmp_path):
@@ -47,14 +47,16 @@ def test_an_earlier_choice_does_not_hide_the_table(tmp_path):
     assert len(list(own.iterdir())) == 3 and names_in(own) == expected
 
 
-def test_where_nothing_fits_it_says_what_predictions_need(tmp_path, capsys):
+def test_without_a_table_a_sentence_says_where_it_comes_from(tmp_path):
     study = STUDIES["fit"] | {"measured": "none"}
     with refuses("this study measured, here or in outputs/none"):
         chosen_in(tmp_path, study)
-    write_fit(tmp_path, ["fit"])
-    with refuses("predictions need records"):
-        chosen_in(tmp_path, batch_size=100_000)
-    assert capsys.readouterr().out.count("none fits into 5 GiB") == 2 * 3
+
+
+def test_a_list_says_what_a_limit_leaves(capsys):
+    assert cli.main(["fit", "--list", "-p", "memory_limit_gib", "12"]) == 0
+    said = capsys.readouterr().out
+    assert "3 trainings" in said and said.count("fits into 12 GiB") == 3
 
 
 @pytest.mark.parametrize("name", ["fit", "fit-held-out", "fit-time"])
