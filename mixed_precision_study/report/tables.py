@@ -282,14 +282,11 @@ class Tables:
         """
         if self.trainings.empty:
             return {}
-        flat = DataFrame(
-            [flattened(record) for record in self.trainings.record], index=self.trainings.index
-        )
-        flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
-        own = self.trainings.drop(
-            columns=["record", "arm", *(name for name in self.trainings if name in flat)]
-        )
-        tables = {"trainings.csv": own.join(flat)}
+        own = self.trainings.drop(columns=["record", "arm"])
+        flat = DataFrame(map(flattened, self.trainings.record), index=own.index)
+        flat["study"] = self.trainings.record.str["study"].str["name"]
+        del flat["epoch_seconds_median"]  # `seconds` is the one figure of an epoch
+        tables = {"trainings.csv": own.drop(columns=flat.columns, errors="ignore").join(flat)}
         if len(self.ratios):
             named = self.comparisons[
                 ["notebook", "title", "device", "data", "model", "batch", "execution"]
