@@ -415,7 +415,7 @@ def peers_of(measured: list[dict]) -> list[dict]:
         if not both:
             continue
         ratios = [speeds[ours][key] / speeds[theirs][key] for key in both]
-        found = interval_of(list(map(logarithm_of, ratios)), fewest=2)
+        found = interval_of(list(map(logarithm_of, ratios)))
         row = {
             "cell": cell,
             "unit": unit,

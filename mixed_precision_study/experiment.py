@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -306,9 +307,9 @@ class Experiment:
     def run(self) -> list[RunRecord]:
         """Train in every precision and return the records in the order of the precisions.
 
-        The trainings follow each other in a row of a Latin square, see measure/order.py. Where
-        run_all.py has planned several ways for this process, they follow in the order in which
-        their study names them. The first repetition explains, but not before all is timed, because
+        The trainings of a way follow each other in a row of a Latin square, see measure/order.py.
+        Where run_all.py has planned several ways for this process, they follow in the order in
+        which their study names them. The first repetition explains, but not before all is timed, because
         what explains a training may slow the next one. A training that is alone is explained at
         once; several are explained with new models that train a little.
         """
@@ -350,14 +351,12 @@ class Experiment:
             ]
         return records
 
-    def in_order(self, records: list[RunRecord]) -> list[RunRecord]:
-        """Return the records in the order in which they are trained."""
-        if len(planned_ways()) > 1:
-            return records
-        settings = self.parameters
-        comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
-        order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
-        return sorted(records, key=lambda record: order.index(record.precision))
+    def in_order(self, records: list[RunRecord]) -> Iterator[RunRecord]:
+        """Yield the records in the order in which they are trained."""
+        for settings, own in itertools.groupby(records, attrgetter("settings")):
+            key = run_id_of(self.name, settings | {"seed": 0, "repeat": 0}, "any")
+            order = in_turn(settings["precisions"], key, settings["repeat"] or settings["seed"])
+            yield from sorted(own, key=lambda record: order.index(record.precision))
 
     @contextmanager
     def as_in(self, record: RunRecord) -> Iterator[None]:

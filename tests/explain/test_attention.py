@@ -227,12 +227,16 @@ def test_the_backend_that_is_asked_for_runs_on_a_gpu(asked, execution):
 @pytest.mark.gpu
 @pytest.mark.parametrize("asked", ["cudnn", "flash"])
 def test_tf32_is_unsupported_where_a_kernel_takes_16_bits_alone(asked):
-    given = {"dataset": "synthetic", "width": 64, "layers": 1, "context": 64, "max_steps": 3}
-    records = run_cells("transformer", "run", **given, precisions=["tf32"], attention=asked)
-    (record,) = records["records"]
-    print(record.reason)
+    given = {
+        "dataset": "synthetic",
+        "width": 64,
+        "layers": 1,
+        "context": 64,
+        "max_steps": 3,
+        "precisions": ["tf32"],
+        "attention": asked,
+    }
+    (record,) = run_cells("transformer", "run", **given)["records"]
     assert record.status == "unsupported" and asked in record.reason
-    cast = run_cells(
-        "transformer", "run", **given, precisions=["tf32"], attention=asked, attention_dtype="bf16"
-    )
+    cast = run_cells("transformer", "run", **given, attention_dtype="bf16")
     assert cast["records"][0].attention_forward == asked, cast["records"][0].reason
