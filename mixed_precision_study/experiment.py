@@ -309,9 +309,9 @@ class Experiment:
 
         The trainings of a way follow each other in a row of a Latin square, see measure/order.py.
         Where run_all.py has planned several ways for this process, they follow in the order in
-        which their study names them. The first repetition explains, but not before all is timed, because
-        what explains a training may slow the next one. A training that is alone is explained at
-        once; several are explained with new models that train a little.
+        which their study names them. The first repetition explains, but not before all is timed,
+        because what explains a training may slow the next one. A training that is alone is
+        explained at once; several are explained with new models that train a little.
         """
         if self.evaluate is not None and getattr(self.metric, "name", None) is None:
             raise UserError(
