@@ -6,10 +6,7 @@ themselves
 
 import functools
 import itertools
-import shutil
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +19,7 @@ import copied  # noqa: E402
 import does_not_fit  # noqa: E402
 import weights  # noqa: E402
 
+from docs.outputs import readable  # noqa: E402
 from docs.quoted import in_words  # noqa: E402
 from docs.sheets import sheet_of  # noqa: E402
 from mixed_precision_study.judge.verdict import SHORTEST_SECONDS  # noqa: E402
@@ -97,13 +95,9 @@ STEP_GAINS = {  # name: the model, the precision, and the step that is added
 
 @functools.cache
 def read(outputs: Path, folder: str) -> Tables:
-    """Return the Tables of a folder, or of a zip of one beside its study.yaml."""
-    if not folder.endswith(".zip"):
-        return read_tables(outputs / folder)
-    with tempfile.TemporaryDirectory() as unpacked:
-        with zipfile.ZipFile(shutil.copy(outputs / folder, unpacked)) as archive:
-            archive.extractall(unpacked, {"study.yaml"} & {*archive.namelist()})
-        return read_tables(unpacked)
+    """Return the Tables of a folder of results, or of a zip of one."""
+    with readable(outputs / folder) as results:
+        return read_tables(results)
 
 
 @functools.cache

@@ -16,7 +16,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +54,20 @@ def zip_files(archive: Path, files: list[Path]) -> None:
             opened.writestr(zipfile.ZipInfo(PACK, DATE), packed, zipfile.ZIP_DEFLATED, 9)
     for path in files:
         path.unlink()
+
+
+@contextmanager
+def readable(results: Path) -> Iterator[Path]:
+    """Give a folder of results as it is, and for a zip of one a folder that has it beside its
+    study.yaml, because that is read as a file alone.
+    """
+    if results.is_dir():
+        yield results
+        return
+    with tempfile.TemporaryDirectory() as unpacked:
+        with zipfile.ZipFile(shutil.copy(results, unpacked)) as archive:
+            archive.extractall(unpacked, {"study.yaml"} & {*archive.namelist()})
+        yield Path(unpacked)
 
 
 def draw(folder: Path) -> None:

@@ -284,6 +284,7 @@ class Tables:
             return {}
         own = self.trainings.drop(columns=["record", "arm"])
         flat = DataFrame(map(flattened, self.trainings.record), index=own.index)
+        # pandas reads a key of dicts by .str, too, and None where there is no study
         flat["study"] = self.trainings.record.str["study"].str["name"]
         del flat["epoch_seconds_median"]  # `seconds` is the one figure of an epoch
         tables = {"trainings.csv": own.drop(columns=flat.columns, errors="ignore").join(flat)}

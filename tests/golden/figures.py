@@ -10,10 +10,7 @@ A difference that is meant is recorded anew, with its reason in CONTRIBUTING.md.
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from conftest import results  # noqa: E402
 from golden.series import differences, plain, series_of  # noqa: E402
 
+from docs.outputs import readable  # noqa: E402
 from mixed_precision_study.judge import arms, verdict  # noqa: E402
 from mixed_precision_study.report import sections, settings, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402
@@ -39,15 +37,9 @@ WORDS |= {verdict.FEW_HOSTS: "range over hosts", verdict.ON_CPU: "not judged: CP
 
 
 def recorded_figures(name):
-    """Return the figures of committed results; of a zip of a whole folder its study.yaml is
-    unpacked, because that is read as a file alone.
-    """
-    if results(name).is_dir():
-        return figures_of(results(name))
-    with tempfile.TemporaryDirectory() as unpacked:
-        with zipfile.ZipFile(shutil.copy(results(name), unpacked)) as archive:
-            archive.extractall(unpacked, {"study.yaml"} & {*archive.namelist()})
-        return figures_of(unpacked)
+    """Return the figures of committed results, a folder or a zip of one."""
+    with readable(results(name)) as folder:
+        return figures_of(folder)
 
 
 def figures_of(folder):
