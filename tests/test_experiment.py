@@ -218,12 +218,13 @@ def test_each_repetition_has_an_order_of_its_own(monkeypatch):
 
 
 def test_one_process_trains_all_ways_that_are_planned(monkeypatch):
-    """The parameters are those of the way while it trains, and afterwards what they were. Each way
-    has its own order.
+    """The parameters are those of the way while it trains, and afterwards what they were. The
+    precisions of a way stand in an order of its own seed.
     """
     way = {"scaler": "device", "precisions": ["amp_bf16"]}
     parameters = vars(own_parameters("points", {**GIVEN, "precisions": ["amp_bf16", "fp32"]}))
-    planned = {"parameters": parameters, "given": ["precisions"], "ways": [{}, way]}
+    ways = [{}, {"seed": 1}, way]
+    planned = {"parameters": parameters, "given": ["precisions"], "ways": ways}
     monkeypatch.setenv(PLANNED_ENV, json.dumps(planned))
     made = make_experiment(parameters={"precisions": ["amp_bf16", "fp32"]})
     seen = []
@@ -232,12 +233,13 @@ def test_one_process_trains_all_ways_that_are_planned(monkeypatch):
         seen.append((precision, made.parameters.scaler)) or make_trainer(precision)
     )
     found = made.run()
-    expected = [("amp_bf16", "pytorch"), ("fp32", "pytorch"), ("amp_bf16", "device")]
+    expected = [("amp_bf16", "pytorch"), ("fp32", "pytorch")] * 2 + [("amp_bf16", "device")]
     assert [(one.precision, one.settings["scaler"]) for one in found] == expected
+    assert [one.settings["seed"] for one in found] == [0, 0, 1, 1, 0]
     order = [one.order_in_comparison for one in found]
-    assert order == [1, 0, 2] and seen == [expected[place] for place in order]
+    assert order == [1, 0, 2, 3, 4] and seen == [expected[place] for place in order]
     assert {one.status for one in found} == {"ok"} and made.parameters.scaler == "pytorch"
-    assert found[2].run_id == records.run_id_of("points", parameters | way, "amp_bf16")
+    assert found[-1].run_id == records.run_id_of("points", parameters | way, "amp_bf16")
     assert {path.stem for path in Path("outputs").glob("*.json")} == {one.run_id for one in found}
 
 
