@@ -58,17 +58,17 @@ def held_back(record: dict) -> dict[str, float]:
 
 
 def fairly_timed(runs: Runs) -> Runs:
-    """Return the runs whose times count: those that heat or hardware did not slow, or all where
-    it slowed all.
+    """Return the runs whose times count: those that nothing disturbed, by flags_of(), or all
+    where all were.
     """
-    return [run for run in runs if not held_back(run)] or runs
+    return [run for run in runs if not flags_of(run)] or runs
 
 
 def fairly_timed_pairs(pairs: list[Pair]) -> list[Pair]:
-    """Return the pairs of which heat or hardware slowed neither run, or all where there is no
-    such pair.
+    """Return the pairs of which nothing disturbed either run, by flags_of(), or all where there
+    is no such pair.
     """
-    return [pair for pair in pairs if not any(map(held_back, pair))] or pairs
+    return [pair for pair in pairs if not any(map(flags_of, pair))] or pairs
 
 
 def conditions_of(record: dict, run: str = "") -> list[Finding]:

@@ -34,7 +34,7 @@ def ok_trainings(tables: Tables) -> DataFrame:
 
 
 def timed_trainings(tables: Tables) -> DataFrame:
-    """Return the rows of ok_trainings() whose times count: heat or hardware did not slow them."""
+    """Return the rows of ok_trainings() whose times count: see fairly_timed()."""
     rows = ok_trainings(tables)
     return rows[rows.record.map(id).isin(tables.fair)]
 
