@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import filterfalse, permutations
 
 from ..store.record import DISTURBED, Runs, comparison_key
 from .finding import Finding
@@ -61,7 +61,7 @@ def fairly_timed(runs: Runs) -> Runs:
     """Return the runs whose times count: those that nothing disturbed, by flags_of(), or all
     where all were.
     """
-    return [run for run in runs if not flags_of(run)] or runs
+    return [*filterfalse(flags_of, runs)] or runs
 
 
 def fairly_timed_pairs(pairs: list[Pair]) -> list[Pair]:

@@ -3,6 +3,7 @@ records.
 """
 
 import json
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -672,16 +673,17 @@ def flattened(record: dict) -> dict:
     """Return a record as a row: lists of numbers as median and count, other lists and dicts as
     JSON.
     """
-    row = {}
-    fields = {name: value for name, value in record.items() if name != "settings"}
-    for name, value in {**record["settings"], **fields}.items():
+    row, fields = {}, {**record}
+    for name, value in {**fields.pop("settings"), **fields}.items():
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
             row[f"{name}_median"] = statistics.median(value) if value else None
             row[f"{name}_count"] = len(value)
         elif isinstance(value, Finding):
             row[name] = said(value)
+        elif isinstance(value, (list, dict)):  # with eight digits, as csv_of() writes numbers
+            row[name] = re.sub(r"([ \[]\d+\.\d{8})\d+", r"\1", json.dumps(value))
         else:
-            row[name] = json.dumps(value) if isinstance(value, (list, dict)) else value
+            row[name] = value
     return row
 
 

@@ -91,7 +91,7 @@ def test_of_machines_with_one_run_id_only_the_stuck_is_marked(tmp_path):
     assert [(one["gpu_uuid"], one["precision"]) for one in diverged] == [("stuck", "amp_fp16")]
 
 
-def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
+def test_a_table_has_no_formula_and_eight_digits(tmp_path):
     texts = {
         "note": "=HYPERLINK(1)",
         "=1+1": "@SUM(1)",
@@ -99,6 +99,7 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
         "tab": "\t=1",
         "number": -0.5,
         "plain": "a=1",
+        "shares": [[0.123456789012]],
     }
     content = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=texts)).csv()[
         "trainings.csv"
@@ -111,7 +112,8 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
         if cell.startswith(("=", "+", "@", "\t")) or cell == "-2"
     ]
     row = dict(zip(*rows, strict=True))
-    assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
+    expected = {"'=1+1": "'@SUM(1)", "number": "-0.5", "plain": "a=1", "shares": "[[0.12345678]]"}
+    assert {name: row[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
