@@ -511,7 +511,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     for name, draw in pictures.items():
         with chart_style():
             figures = draw()
-        drawings = [drawing_of(one, f"{name}{place}", name) for place, one in enumerate(figures)]
+        drawings = [drawing_of(one, f"{name}{place}") for place, one in enumerate(figures)]
         for ending, columns in (("", min(3, len(drawings))), ("-narrow", 1)) if drawings else ():
             path = IMAGES / f"{name}{ending}.svg"
             path.write_text(sheet_of(drawings, columns), encoding="utf-8")

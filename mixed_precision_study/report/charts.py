@@ -6,7 +6,6 @@ at 1 for all. A bar would begin at zero, where no ratio can be, so that a gain o
 nearly as long as one of four times. Bars carry seconds and GiB, which do begin at zero.
 """
 
-import html
 import io
 import math
 import re
@@ -83,9 +82,9 @@ def picture_of(figures: list[Figure]) -> bytes:
     return small.getvalue()
 
 
-def drawing_of(figure: Figure, name: str, says: str) -> str:
+def drawing_of(figure: Figure, name: str) -> str:
     """Return a figure as an SVG that stands in a page: with the page's colours and width, and
-    ids of its own.
+    ids of its own. What it shows is said once, by what holds all drawings of a chart.
     """
     opened = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -106,7 +105,7 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
     # the tags alone: names and numbers of labels stay what they are
     text = re.sub(r"<[^>]+>", of_the_page, text)
     text = re.sub(r' (width|height)="[^"]*pt"', "", text, count=2)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(says)}" ', 1)
+    return text.replace("<svg ", '<svg aria-hidden="true" ', 1)
 
 
 LINE_HIGH, HEAD, FOOT = 0.22, 0.62, 0.3  # inches of a line of text, above a panel, below it

@@ -165,8 +165,7 @@ class Chart:
 
     def _repr_mimebundle_(self, **_):
         drawings = [
-            drawing_of(one, f"{self.name}{place}", self.finding)
-            for place, one in enumerate(self.figures)
+            drawing_of(one, f"{self.name}{place}") for place, one in enumerate(self.figures)
         ]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}

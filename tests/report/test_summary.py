@@ -157,11 +157,12 @@ def shown_as(notebook):
     return [output["data"] | output.get("metadata", {}) for output in outputs]
 
 
-def test_charts_and_tables_are_saved_and_small(folder, shown_as):
+def test_charts_and_tables_are_saved_and_small(folder, shown_as, page):
     charts = list(folder.glob("*.png"))
     assert {path.stem for path in charts} == CHARTS
     alts = [output["image/png"]["alt"] for output in shown_as if "image/png" in output]
-    assert len(alts) == len(CHARTS) and all(re.search(r"\d", alt) for alt in alts)
+    assert len(alts) == len(CHARTS) == page.source.count('class="chart" role="img" aria-label="')
+    assert all(re.search(r"\d", alt) for alt in alts)
     assert sum(path.stat().st_size for path in [*charts, folder / "summary.ipynb"]) < 1_500_000
     assert len((folder / "ratios.csv").read_text().splitlines()) == 1 + 6
 
