@@ -158,11 +158,11 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     """Return how many times as fast the runs are as their counterparts, or None without usable
     pairs.
 
-    Pairs of the same two processes, as of several seeds, count as one. Disturbed pairs are left
-    out where there are others. Eager times belong to a host, so from FEWEST_HOSTS on the host is
-    the unit: the ratio is the median of theirs, with Student's interval from
-    FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any host, so its unit stays the
-    process. The keys:
+    Pairs of the same two processes, as of several seeds, count as one. Pairs that flags_of() calls
+    disturbed are left out where there are others. Eager times belong to a host, so from
+    FEWEST_HOSTS on the host is the unit: the ratio is the median of theirs, with Student's
+    interval from FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any host, so its
+    unit stays the process. The keys:
 
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
     low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below

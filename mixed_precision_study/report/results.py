@@ -61,7 +61,7 @@ CAUTIONS = {  # {code of a difference between two sides: what is said of it once
     "place": "the two sides had different places in the order of their process",
     "clock": "the clocks of the two sides differed",
     "one_clock": "the clocks of the two sides differed",
-    "left_out": "pairs that heat or hardware slowed, or that shared their GPU, are left out",
+    "left_out": "pairs that heat, hardware or another process disturbed are left out",
     "forked": "the processes of the two sides were started in different ways",
     "throttled": "one side was throttled",
     "shared": "one side shared its GPU",

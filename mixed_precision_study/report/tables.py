@@ -3,7 +3,6 @@ records.
 """
 
 import json
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -681,7 +680,9 @@ def flattened(record: dict) -> dict:
         elif isinstance(value, Finding):
             row[name] = said(value)
         elif isinstance(value, (list, dict)):  # with eight digits, as csv_of() writes numbers
-            row[name] = re.sub(r"([ \[]\d+\.\d{8})\d+", r"\1", json.dumps(value))
+            row[name] = json.dumps(
+                json.loads(json.dumps(value), parse_float=lambda one: float(f"{float(one):.8g}"))
+            )
         else:
             row[name] = value
     return row

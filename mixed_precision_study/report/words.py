@@ -257,7 +257,8 @@ FOUND = {
     "shared": "GPU shared with another process",
     "power_limit": "at its power limit {share:.0%} of the time",
     "order": "{run} always ran before {other}",
-    "left_out": "{number} of {total} pairs were slowed or shared their GPU, and are left out",
+    "left_out": "{number} of {total} pairs are left out, since heat, hardware or another process"
+    " disturbed them",
     "slowed": "only {run} was slowed down ({reasons})",
     "clock_unexplained": f"{CLOCK}, which the power cap does not explain",
     # that a run did not train, or lost quality

@@ -112,7 +112,7 @@ def test_a_table_has_no_formula_and_eight_digits(tmp_path):
         if cell.startswith(("=", "+", "@", "\t")) or cell == "-2"
     ]
     row = dict(zip(*rows, strict=True))
-    expected = {"'=1+1": "'@SUM(1)", "number": "-0.5", "plain": "a=1", "shares": "[[0.12345678]]"}
+    expected = {"'=1+1": "'@SUM(1)", "number": "-0.5", "plain": "a=1", "shares": "[[0.12345679]]"}
     assert {name: row[name] for name in expected} == expected
 
 
