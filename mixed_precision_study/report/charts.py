@@ -381,15 +381,13 @@ def draw_bars(rows: DataFrame, parts: dict | None = None) -> Figure:
 
 def second_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the seconds of some bars_of(): what failed says so."""
-    ended = rows.status.map(outcome_words)
     lasted = rows.seconds.astype(float)
     spread = rows.seconds_high > rows.seconds_low
     return rows.assign(
         name=rows.model,
         task=rows.task + ": time of an epoch",
         value=lasted,
-        label=lasted.map(short).add(" s").where(lasted.notna(), ended),
-        note="",
+        label=lasted.map(short).add(" s").where(lasted.notna(), rows.status.map(outcome_words)),
         low=rows.seconds_low.astype(float).where(spread),
         high=rows.seconds_high.astype(float).where(spread),
     )
@@ -397,10 +395,12 @@ def second_bars(rows: DataFrame) -> DataFrame:
 
 def memory_bars(rows: DataFrame) -> DataFrame:
     """Return the rows of draw_bars() for the peak memory of some bars_of(), where it is known."""
-    known = rows.dropna(subset="gib")
+    known = rows.dropna(subset="gib").drop(columns=["low", "high"])  # of ratios
     gib = known.gib.astype(float)
-    labels = gib.map("{:,.2f} GiB".format)
-    known = known.drop(columns=["low", "high"])  # of ratios
     return known.assign(
-        name=known.model, task=known.task + ": peak memory", value=gib, label=labels, note=""
+        name=known.model,
+        task=known.task + ": peak memory",
+        value=gib,
+        label=gib.map("{:,.2f} GiB".format),
+        note="",
     )

@@ -219,8 +219,8 @@ def footnote(tables: Tables, ratios: DataFrame) -> str:
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
         said.append(
-            f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled "
-            "or shared their GPU."
+            f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were disturbed: throttled, "
+            "or on a shared GPU."
         )
     return " ".join(said)
 

@@ -232,10 +232,11 @@ class Tables:
                 joules=("joules", "median"),
                 samples_per_second=("samples_per_second", geometric),
                 idle=("idle", "median"),
+                note=("disturbed", lambda found: "disturbed" * all(found)),
             )
         )
         found = found.join(timed.groupby(keys).agg(gib=("gib", "max"), metric=("metric", "mean")))
-        found = found.reset_index().fillna({"runs": 0}).astype({"runs": int})
+        found = found.reset_index().fillna({"runs": 0, "note": ""}).astype({"runs": int})
         found["status"] = found.status.where(found.runs == 0, "ok")
         found["model"] = found.comparison.map(self.comparisons["name"])
         found = found.join(self.comparisons[["task", "way", "run"]], on="comparison")
