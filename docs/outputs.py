@@ -58,8 +58,8 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 
 @contextmanager
 def readable(results: Path) -> Iterator[Path]:
-    """Give a folder of results as it is, and for a zip of one a folder that has it beside its
-    study.yaml, because that is read as a file alone.
+    """Give a folder of results as it is, and for a zip a folder that has it and its study.yaml.
+    They lie beside each other, because a study.yaml inside a zip is not read.
     """
     if results.is_dir():
         yield results

@@ -652,7 +652,7 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> DataFra
 
     Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and
     seconds_high are the ends of the runs. Ratios are those over `baseline`, as TF32, or fp32 where
-    no run was in TF32.
+    no run was in TF32. `note` is "disturbed" where all runs of the arm were, by flags_of().
     """
     wanted = tables.charted.index if comparisons is None else comparisons
     return tables.bars[tables.bars.comparison.isin(wanted)].reset_index(drop=True)
