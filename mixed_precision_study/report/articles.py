@@ -96,7 +96,13 @@ def article_rows(times: DataFrame) -> DataFrame:
             "row": row,
             "ranged": False,
         }
-        there = dict(arm=one.card, ratio=one.theirs, label=one.card, colour=SOFT, mark="o")
+        there = dict(
+            arm=one.card,
+            ratio=one.theirs,
+            label=one.card or "card not stated",
+            colour=SOFT,
+            mark="o",
+        )
         colour, mark = LOOKS[one.precision]
         here = {name: ours[name] for name in ("ratio", "low", "high")}
         here |= dict(arm=one.precision, label=ours["device"], colour=colour, mark=mark)
@@ -153,8 +159,8 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     """Return what was found here for a published figure, once for each model; empty where nothing
     is comparable.
 
-    Of several comparisons that whose time has an interval counts, then that with whole epochs, with
-    the most processes, of the most similar length.
+    Of several comparisons that whose time has an interval counts, then that with the most
+    processes, with whole epochs, of the most similar length. For an accuracy the length is first.
     """
     best: dict = {}
     for number in fitting(tables, row, row.settings):
@@ -168,7 +174,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
             continue
         found |= {"name": comparison["name"], "device": comparison.device, "runs": len(own)}
         n = found.get("processes", len(own))
-        rank = (bool(found.get("low")), whole, length, n, -gap)
+        rank = (bool(found.get("low")), length, n, whole, -gap)
         if comparison.model not in best or rank > best[comparison.model][0]:
             best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]
